@@ -24,7 +24,12 @@ CONDITIONS = (
         (
             Step("See who sealed it, why and since when.", ("inspect", "{checkpoint}")),
             Step(
-                "When that work is finished, lift the seal.",
+                "If it is the seal of a restore, rewind, reset or repair that was stopped half-way, finish or undo that; the "
+                "repository is the one that it was carried out with.",
+                ("status", "{checkpoint}", "--repository", "{repository}"),
+            ),
+            Step(
+                "If it is the seal of a person or a DAG whose work is finished, lift it.",
                 ("unseal", "{checkpoint}", "--plan", "{plan}"),
                 "CheckpointUnsealOperator",
             ),

@@ -70,8 +70,9 @@ log = logging.getLogger(__name__)
 GIVEN_UP = b'{"format":"airflow-ckpt-given-up"}\n'
 #: Restores of version 0.1.0 made safety backups, under a name with this at its end; ``latest`` never means one of them.
 SAFETY_SUFFIX = ".before-restore"
-#: Where what a change sets aside is kept when no repository is named.
-_BESIDE = ".rewinds"
+#: What follows the name of a checkpoint in that of the repository beside it, where changes are kept when no repository is named:
+#: one for repairs, and one for the others.
+REWINDS, REPAIRS = ".rewinds", ".repairs"
 _MARKER = "repository.json"
 #: Next step where a backup is not found.
 _LISTS = "`airflow-ckpt backups REPOSITORY` lists what there is"
@@ -162,6 +163,13 @@ class Repository:
             if any(not is_hidden_name_of(file.path, _MARKER) for file in location.list().files):
                 raise
             return None
+
+    def is_beside(self, checkpoint: str) -> bool:
+        """Whether changes of a checkpoint are kept here when no repository is named.
+
+        :param checkpoint: its URI.
+        """
+        return self.location.uri in {checkpoint.rstrip("/") + word for word in (REWINDS, REPAIRS)}
 
     @classmethod
     def open_or_create(cls, location: Location, *, format: int | None = None) -> Repository:
@@ -586,7 +594,7 @@ def new_plan_id() -> str:
 
 def default_repository(checkpoint: Location) -> Location:
     """Where changes of a checkpoint are kept when no repository is named: beside it."""
-    return Location(checkpoint.store, checkpoint.root.rstrip("/") + _BESIDE)
+    return Location(checkpoint.store, checkpoint.root.rstrip("/") + REWINDS)
 
 
 def repository_at(place: Location | None, checkpoint: Location) -> Repository | None:

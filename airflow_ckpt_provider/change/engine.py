@@ -154,7 +154,7 @@ class Change:
                 self.sink.check()
             except CkptError as e:
                 if plan.continued and undone_by(plan.plan_id) == plan.plan_id:
-                    e.add_hint(f"or undo it: `{_undo_command(plan)}`")
+                    e.add_hint(f"or undo it: `{plan.command_to_undo(self.repository)}`")
                 raise
         key = self.observed or self.place
         what = plan.seal_reason
@@ -168,10 +168,6 @@ class Change:
             lends=self.writes is not None,
         ) as fence:
             return _Attempt(self, fence).run(accept, began)
-
-
-def _undo_command(plan: Plan) -> str:
-    return plan.undo_command
 
 
 class _Attempt:
@@ -408,7 +404,7 @@ class _Attempt:
             self._lift(marks, sweep=there.is_empty)
             return
         again = f"{self.plan.checkpoint} stays sealed; run the same command again"
-        undo = _undo_command(self.plan)
+        undo = self.plan.command_to_undo(self.repository)
         if undone_by(self.plan.plan_id) != self.plan.plan_id:
             error.add_hint(again)
         elif undo not in (error.hint or ""):

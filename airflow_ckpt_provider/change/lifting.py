@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.sealing import Begun
+from airflow_ckpt_provider.backup.repository import REPAIRS, Repository
+from airflow_ckpt_provider.change.sealing import STOPPING, UPGRADE, Begun, of_change
 from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.storage.location import Location
-
-#: How the reason begins of a seal that stops a query before a change, and of those that a change itself sets.
-STOPPING = "stopping the query for a "
-_CHANGING = ("restore of ", "rewind to batch ", "repair to batch ", "reset, ", "undo of ", "flow ", "upgrade ")
-#: Repositories beside a checkpoint if no other is named: of rewinds and resets, and of repairs.
-_REPAIRS = ".repairs"
 
 
 def begun_by_plans(checkpoint: Location, repository: Repository | None) -> Begun:
@@ -33,7 +27,7 @@ def begun_by_plans(checkpoint: Location, repository: Repository | None) -> Begun
         if seal.reason.startswith(STOPPING):
             # Its change may use a repository that was named then; without any to ask there is nothing to tell by.
             return False if places else None
-        if seal.since is None or seal.reason.startswith(_CHANGING):
+        if of_change(seal) or seal.reason.startswith(UPGRADE):
             return None
         return False  # somebody's own seal: `airflow-ckpt seal`, CheckpointSealOperator
 
@@ -41,7 +35,7 @@ def begun_by_plans(checkpoint: Location, repository: Repository | None) -> Begun
 
 
 def _beside(checkpoint: Location) -> Iterator[Repository]:
-    for place in (default_repository(checkpoint), Location(checkpoint.store, checkpoint.root.rstrip("/") + _REPAIRS)):
+    for place in (default_repository(checkpoint), Location(checkpoint.store, checkpoint.root.rstrip("/") + REPAIRS)):
         repository = Repository.open_if_there(place)
         if repository is not None:
             yield repository

@@ -7,6 +7,7 @@ is carried out, resumed and undone is the same for all of them, in :mod:`~airflo
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -146,10 +147,12 @@ class Plan:
         """Whether what is removed is kept first. Not for an undo: what it removes, the plan that is undone had written."""
         return True
 
-    @property
-    def undo_command(self) -> str:
-        """The command that undoes it."""
-        return f"airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}"
+    def command_to_undo(self, repository: Repository | None = None) -> str:
+        """The command that undoes it.
+
+        :param repository: where the plan is kept; ``None``: beside the checkpoint.
+        """
+        return undo_command(self.checkpoint, self.plan_id, repository)
 
     @property
     def own_seals(self) -> frozenset[str]:
@@ -296,6 +299,20 @@ def check_paths(document: Mapping[str, Any]) -> None:
 def undo_of(plan_id: str) -> str:
     """Id of the undo of a plan, by which a second run finds the first one's seal and commit."""
     return plan_id + _SUFFIX
+
+
+def undo_command(place: str, plan_id: str, repository: Repository | None, sinks: Iterable[str] = ()) -> str:
+    """The command that undoes a change.
+
+    :param place: URI of the checkpoint.
+    :param plan_id: the change.
+    :param repository: where it is kept, which is named unless it lies beside the checkpoint, where ``undo`` finds it.
+    :param sinks: URIs of the sinks that are put back with it.
+    """
+    words = ["airflow-ckpt", "undo", place, "--plan", plan_id]
+    if repository is not None and not repository.is_beside(place):
+        words += ["--repository", repository.location.uri]
+    return shlex.join([*words, *(word for sink in sinks if sink for word in ("--sink", sink))])
 
 
 def undone_by(plan_id: str) -> str:

@@ -23,6 +23,11 @@ log = logging.getLogger(__name__)
 #: A stream may log a batch while we look; how often we then take the next number.
 TRIES = 50
 
+#: How the reason begins of a seal that stops a query before a change, of those that a change sets, and of that of an upgrade.
+STOPPING = "stopping the query for a "
+_CHANGING = ("restore of ", "rewind to batch ", "repair to batch ", "reset, ", "undo of ", "flow ")
+UPGRADE = "upgrade "
+
 #: Whether the change that a seal belongs to has begun to change files; ``None``: that cannot be determined.
 Begun = Callable[[Seal], bool | None]
 
@@ -198,6 +203,14 @@ def remove_seal(location: Location, mark: Seal) -> None:
         location.delete_listed(checksum)
 
 
+def of_change(mark: Seal) -> bool:
+    """Whether a seal is that of a change, which may have left files half-changed, or may be one.
+
+    :param mark: the seal. One of somebody's own, of an upgrade, or one that only stops a query, is none.
+    """
+    return mark.since is None or mark.attempt is not None or mark.reason.startswith(_CHANGING)
+
+
 def sealed_by_another(uri: str, mark: Seal) -> SealedError:
     """Say whose seal is in the way.
 
@@ -205,6 +218,10 @@ def sealed_by_another(uri: str, mark: Seal) -> SealedError:
     :param mark: its seal.
     """
     hint = f"let that plan finish, or lift its seal: `airflow-ckpt unseal {uri} --plan {mark.plan_id}`"
+    if of_change(mark):
+        # Lifting it by hand would let a query start from files that are half-changed.
+        status = f"airflow-ckpt status {uri} --repository REPOSITORY"
+        hint = f"let that change finish; if it was stopped, `{status}` shows the commands that finish and undo it"
     undone = undone_by(mark.plan_id)
     if undone != mark.plan_id:
         hint = f"let that undo finish; if it was stopped, run it again: `airflow-ckpt undo {uri} --plan {undone}`"

@@ -7,14 +7,11 @@ from typing import Any, TypeVar
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
-from airflow_ckpt_provider.change.sealing import remove_seal, seal
+from airflow_ckpt_provider.change.sealing import STOPPING, remove_seal, seal
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import ChangeRunningError, RefusedError
 from airflow_ckpt_provider.storage.location import Location
-
-#: How the seal that stops a query begins; whoever finds it knows that nothing was changed yet.
-STOPPING = "stopping the query for a "
 
 MadePlan = TypeVar("MadePlan")
 Outcome = TypeVar("Outcome")

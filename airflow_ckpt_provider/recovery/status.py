@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.plan import undo_of, undone_by
-from airflow_ckpt_provider.change.stopping import STOPPING
+from airflow_ckpt_provider.change.plan import undo_command, undo_of, undone_by
+from airflow_ckpt_provider.change.sealing import STOPPING, of_change
 from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.change.undo import UNDOABLE
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -74,10 +74,10 @@ def status_of(checkpoint: Checkpoint, repository: Repository | None, *, since: d
         except CkptError:
             if newest is None:
                 raise
-    return _changed(checkpoint.location.uri, there, newest)
+    return _changed(checkpoint.location.uri, repository, there, newest)
 
 
-def _changed(place: str, there: Target, record: dict[str, Any]) -> RewindStatus:
+def _changed(place: str, repository: Repository | None, there: Target, record: dict[str, Any]) -> RewindStatus:
     kind, plan_id = str(record["kind"]), str(record["plan_id"])
     if record.get("after") not in (None, there.fingerprint):
         return RewindStatus(
@@ -91,7 +91,7 @@ def _changed(place: str, there: Target, record: dict[str, Any]) -> RewindStatus:
         CHANGED,
         f"{place} was changed by {kind} {plan_id} at {record['at']}, and nothing was written to it since. Start the stream, or "
         f"take the {kind} back:",
-        (_undo(place, plan_id, ()),),
+        (undo_command(place, plan_id, repository),),
         plan_id,
     )
 
@@ -123,7 +123,9 @@ def status_in(
         )
     plan_id, batch_id = str(record["plan_id"]), int(record["plan"]["batch_id"])
     request = record["plan"]["request"]
-    undo = _undo(place, plan_id, [str(sink.get("sink", "")) for sink in request.get("sinks", [request])])
+    undo = undo_command(
+        place, plan_id, repository, [str(sink.get("sink", "")) for sink in request.get("sinks", [request])]
+    )
     if committed is not None and committed > batch_id:
         return RewindStatus(
             RUNNING_AGAIN,
@@ -152,6 +154,16 @@ def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStat
             (f"airflow-ckpt unseal {shlex.quote(place)} --for-start",),
             seal.plan_id,
         )
+    if document is None and of_change(seal):
+        unknown_to = "this repository does" if repository else "the repositories beside it do"
+        return RewindStatus(
+            SEALED_BY_ANOTHER,
+            f"{place} is sealed by plan {seal.plan_id} ({seal.reason}, {seal.made_by}): a change that was stopped half-way, "
+            f"or is under way, and {unknown_to} not know it. Do not lift the seal: files may be half-changed. Name the "
+            "repository that the change was carried out with:",
+            (f"airflow-ckpt status {shlex.quote(place)} --repository REPOSITORY",),
+            seal.plan_id,
+        )
     if document is None or document.get("kind") not in UNDOABLE:
         return RewindStatus(
             SEALED_BY_ANOTHER,
@@ -166,14 +178,15 @@ def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStat
         plan = RewindPlan.of_document(document)
         by_spark = _needs(plan)
         doing = f"rewound to batch {plan.batch_id} by plan {plan_id}"
-        commands: tuple[str, ...] = (_again(place, plan), _undo(place, plan_id, [s.sink for s in plan.request.sinks]))
+        undo = undo_command(place, plan_id, repository, [sink.sink for sink in plan.request.sinks])
+        commands: tuple[str, ...] = (_again(place, plan, repository), undo)
         if plan.chain:
             doing += f", with the streams of chain {plan.chain['plan_id']}"
-            commands = (f"airflow-ckpt chain rewind {plan.chain['arguments']} … --apply", plan.undo_command)
+            commands = (f"airflow-ckpt chain rewind {plan.chain['arguments']} … --apply", plan.command_to_undo())
     else:
         by_spark = ""
         doing = f"changed by {what}"
-        commands = (*_same_command(place, repository, document), _undo(place, plan_id, ()))
+        commands = (*_same_command(place, repository, document), undo_command(place, plan_id, repository))
         if chain := document.get("chain"):
             doing += f", with the streams of chain {chain['plan_id']}"
             commands = tuple(f"airflow-ckpt {chain_command(action, chain)}" for action in ("restore", "undo"))
@@ -250,7 +263,7 @@ def _changes(
             yield record
 
 
-def _again(place: str, plan: RewindPlan) -> str:
+def _again(place: str, plan: RewindPlan, repository: Repository | None) -> str:
     request = plan.request
     kind, _, value = request.target.partition(" ")
     if kind == "from-file":
@@ -270,9 +283,6 @@ def _again(place: str, plan: RewindPlan) -> str:
         words.append("--no-exact-replay")
     if request.backup:
         words += ["--backup-id", request.backup]
+    if repository is not None and not repository.is_beside(place):
+        words += ["--repository", repository.location.uri]
     return shlex.join([*words, "--apply"])
-
-
-def _undo(place: str, plan_id: str, sinks: Iterable[str]) -> str:
-    words = ["airflow-ckpt", "undo", place, "--plan", plan_id]
-    return shlex.join([*words, *(word for sink in sinks if sink for word in ("--sink", sink))])

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from airflow_ckpt_provider.backup.repository import Repository, repository_at, repository_for_change
 from airflow_ckpt_provider.backup.stream_names import stream_name
+from airflow_ckpt_provider.change.plan import undo_command
 from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli import terminal
@@ -73,7 +74,7 @@ def rewind(call: Call) -> Answer:
         accept=args.accept,
         **how_to_apply(call, checkpoint.location),
     )
-    _show(call, outcome)
+    _show(call, outcome, repository)
     return Answer(outcome.to_json())
 
 
@@ -166,7 +167,7 @@ def _table(targets: list[RewindTarget], versions: dict[str, dict[int, int]]) -> 
     return table
 
 
-def _show(call: Call, outcome: RewindOutcome) -> None:
+def _show(call: Call, outcome: RewindOutcome, repository: Repository) -> None:
     if not call.screen or outcome.already_done:
         return
     call.screen.print(terminal.title(f"{outcome.checkpoint} is at batch {outcome.batch_id}"))
@@ -179,7 +180,7 @@ def _show(call: Call, outcome: RewindOutcome) -> None:
     rows += [
         ("kept", str(outcome.kept)),
         ("next", f"start the query: it continues with batch {outcome.batch_id + 1}"),
-        ("undo it", f"airflow-ckpt undo {outcome.checkpoint} --plan {outcome.plan_id}, until the query has run"),
+        ("undo it", f"{undo_command(outcome.checkpoint, outcome.plan_id, repository)}, until the query has run"),
     ]
     call.screen.print(terminal.facts(rows))
 

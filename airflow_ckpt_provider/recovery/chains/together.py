@@ -17,7 +17,7 @@ from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.change.fence import Fence, fenced
 from airflow_ckpt_provider.change.plan import Plan
 from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
-from airflow_ckpt_provider.change.stopping import STOPPING
+from airflow_ckpt_provider.change.sealing import STOPPING
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.errors import (
     ChangeRunningError,

@@ -123,8 +123,7 @@ class RepairPlan(Plan):
         if left:
             raise StorageError(
                 f"{there.location} is not whole after the repair: {left[0].message}",
-                hint=f"it stays sealed by plan {self.plan_id}; see who else writes there, then run the same command again, or "
-                f"undo it: `airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}`",
+                hint="see who else writes there",
             )
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
-from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
+from airflow_ckpt_provider.backup.repository import REPAIRS, Repository, new_plan_id
 from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.target import inspect_target
@@ -36,7 +36,6 @@ from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.verdict import Verdict
 
 #: A repair without a repository keeps what it takes away beside the checkpoint, in one made for it.
-BESIDE = ".repairs"
 _SEAL = "repair to batch "
 _NOTHING_WRONG = "nothing is wrong with it"
 _GOES_ON = "The query continues where it was."
@@ -279,7 +278,7 @@ def repair_place(location: Location) -> Location:
         raise RefusedError(
             f"there is no place beside {location} to keep what is taken away", hint="give a repository (--repository)"
         )
-    return Location(location.store, f"{parent}/{name}{BESIDE}")
+    return Location(location.store, f"{parent}/{name}{REPAIRS}")
 
 
 def _continued(seal: Seal, location: Location, repository: Repository | None) -> RepairPlan:

@@ -30,8 +30,10 @@ from airflow_ckpt_provider.change.plan import (
     entry_writes,
     literal_writes,
     plan_page,
+    undo_command,
 )
 from airflow_ckpt_provider.change.risks import sink_risk
+from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
@@ -303,11 +305,13 @@ class RestorePlan(Plan):
         together = f"in chain {self.chain['plan_id']} " if self.chain else ""
         return f"restore of {self.manifest.backup_id} batch {self.batch_id} {together}{into}"
 
-    @property
-    def undo_command(self) -> str:
-        """The command that undoes it; a part of several only with the others."""
+    def command_to_undo(self, repository: Repository | None = None) -> str:
+        """The command that undoes it; a part of several only with the others.
+
+        :param repository: where the plan is kept; ``None``: beside the checkpoint.
+        """
         if self.chain is None:
-            return f"airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}"
+            return undo_command(self.checkpoint, self.plan_id, repository)
         return f"airflow-ckpt {chain_command('undo', self.chain)}"
 
     @property
@@ -479,7 +483,7 @@ def plan_restore(
         what = "a checkpoint" if there.is_checkpoint else "files"
         raise RefusedError(
             f"{target} is not empty: it holds {what} ({len(there.visible)} files)",
-            hint="restore to an empty place, or replace what is there (replace / --replace): it is backed up first",
+            hint="restore to an empty place, or replace what is there (replace / --replace): it is kept first",
         )
     if not there.is_empty and not there.is_checkpoint:
         raise RefusedError(
@@ -566,10 +570,7 @@ def _continued(plan: RestorePlan, seal: Seal) -> RestorePlan:
     wanted = plan.seal_reason.removesuffix(_INTO_EMPTY).removesuffix(_REPLACING)
     replacing = seal.reason == wanted + _REPLACING
     if not replacing and seal.reason != wanted + _INTO_EMPTY:
-        raise SealedError(
-            f"{place} is sealed by plan {seal.plan_id} ({seal.reason}, {seal.made_by}): {seal.path}",
-            hint=f"let that plan finish, or lift its seal: `airflow-ckpt unseal {place} --plan {seal.plan_id}`",
-        )
+        raise sealed_by_another(place.uri, seal)
     log.info("%s carries the seal of plan %s: resuming it", place, seal.plan_id)
     aside = SetAside(plan.repository, plan.manifest.name, seal.plan_id, "checkpoint")
     kept_before = kept_by_earlier_version(plan.repository, name=plan.manifest.name, plan_id=seal.plan_id)

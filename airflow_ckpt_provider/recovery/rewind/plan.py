@@ -24,6 +24,7 @@ from airflow_ckpt_provider.change.plan import (
     plan_page,
     reads_document,
     some,
+    undo_command,
 )
 from airflow_ckpt_provider.change.risks import source_risk
 from airflow_ckpt_provider.change.target import Target
@@ -230,11 +231,13 @@ class RewindPlan(Plan):
         """What the seal says."""
         return f"rewind to batch {self.batch_id}" + (f" in chain {self.chain['plan_id']}" if self.chain else "")
 
-    @property
-    def undo_command(self) -> str:
-        """The command that undoes it; a part of a chain only with the others."""
+    def command_to_undo(self, repository: Repository | None = None) -> str:
+        """The command that undoes it; a part of a chain only with the others.
+
+        :param repository: where the plan is kept; ``None``: beside the checkpoint.
+        """
         if self.chain is None:
-            return f"airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}"
+            return undo_command(self.checkpoint, self.plan_id, repository)
         return f"airflow-ckpt chain undo {self.chain['arguments']} --plan {self.chain['plan_id']}"
 
     @property
@@ -276,7 +279,7 @@ class RewindPlan(Plan):
         except CkptError as e:
             raise StorageError(
                 f"{there.location} does not read back as batch {self.batch_id}: {e.message}",
-                hint=f"undo it: `{self.undo_command}`",
+                hint="see who else writes there",
             ) from e
 
     @property

@@ -316,13 +316,12 @@ def _continued(
         raise SealedError(
             f"{progress.uri} is sealed by plan {plan.plan_id}, its part of chain {plan.chain['plan_id']}, which was not ended",
             hint=f"run that one again: `airflow-ckpt chain rewind {plan.chain['arguments']} … --apply`, or undo it: "
-            f"`{plan.undo_command}`",
+            f"`{plan.command_to_undo(repository)}`",
         )
     if _without_acceptance(plan.request) != _without_acceptance(request):
         raise SealedError(
             f"{progress.uri} is sealed by plan {plan.plan_id}, a rewind ({plan.request.target}) that was not ended",
-            hint="run that one again, which continues with it, or undo it: `airflow-ckpt undo "
-            f"{progress.uri} --plan {plan.plan_id}`",
+            hint=f"run that one again, which continues with it, or undo it: `{plan.command_to_undo(repository)}`",
         )
     log.info("%s carries the seal of plan %s: continuing with it", progress.uri, plan.plan_id)
     return replace(plan, continued=True)

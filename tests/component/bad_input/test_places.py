@@ -105,7 +105,7 @@ def test_a_target_equal_to_its_source(checkpoint: Path, repository: Path, tmp_pa
         refused(
             run("restore", repository, "latest", checkpoint, "--apply"),
             f"{checkpoint} is not empty: it holds a checkpoint ({files} files)",
-            "restore to an empty place, or replace what is there (replace / --replace): it is backed up first",
+            "restore to an empty place, or replace what is there (replace / --replace): it is kept first",
         )
 
 
@@ -116,7 +116,7 @@ def test_a_target_that_holds_something_else(repository: Path, tmp_path: Path):
         refused(
             run("restore", repository, "latest", target, "--apply"),
             f"{target} is not empty: it holds files (2 files)",
-            "restore to an empty place, or replace what is there (replace / --replace): it is backed up first",
+            "restore to an empty place, or replace what is there (replace / --replace): it is kept first",
         )
         says(
             run("restore", repository, "latest", target, "--apply", "--replace"),

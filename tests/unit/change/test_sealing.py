@@ -271,8 +271,26 @@ def test_plan_ids() -> None:
     assert {len(i) for i in ids} == {8}
 
 
-def test_whose_seal_it_is() -> None:
-    error = sealed_by_another("memory:///orders", Seal(1, "7f3a", "an upgrade", "me", None))
+@pytest.mark.parametrize(
+    ("reason", "attempt", "half_changed"),
+    [
+        ("an upgrade", None, False),
+        ("stopping the query for a restore", None, False),
+        ("restore of 20261125T000000Z-b000004 batch 4 into an empty place", None, True),
+        ("what a later version does", 1, True),
+    ],
+)
+def test_whose_seal_it_is(reason: str, attempt: int | None, half_changed: bool) -> None:
+    """Files below the seal of a change may be half-changed: nobody is told to lift that."""
+    since = datetime(2026, 11, 25, tzinfo=UTC)
+    error = sealed_by_another("memory:///orders", Seal(1, "7f3a", reason, "me", since, attempt))
     assert isinstance(error, SealedError)
-    assert error.message == "memory:///orders is sealed by plan 7f3a (an upgrade, me, None): offsets/1"
-    assert "airflow-ckpt unseal memory:///orders --plan 7f3a" in str(error.hint)
+    assert error.message == f"memory:///orders is sealed by plan 7f3a ({reason}, me, {since}): offsets/1"
+    hint = str(error.hint)
+    assert ("airflow-ckpt unseal memory:///orders --plan 7f3a" in hint) is not half_changed
+    assert ("airflow-ckpt status memory:///orders --repository REPOSITORY" in hint) is half_changed
+
+
+def test_a_seal_that_cannot_be_read_in_full_may_be_of_a_change() -> None:
+    error = sealed_by_another("memory:///orders", Seal(1, "7f3a", "an upgr", "me", None))
+    assert "unseal" not in str(error.hint)

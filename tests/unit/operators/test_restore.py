@@ -88,7 +88,7 @@ def test_batch(backup: dict[str, Any], target: Path, run: Run, batch: int | str)
 
 
 def test_replace(backup: dict[str, Any], checkpoint: Path, run: Run) -> None:
-    """In its own place: what was there is backed up first."""
+    """In its own place: what was there is kept first."""
     (checkpoint / "commits" / str(NEWEST)).unlink()
     result = _restore(backup, checkpoint, run(), mode="apply", replace="True")
     assert result["outcome"]["kept"] is not None

@@ -11,6 +11,7 @@ import pytest
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import put_seal
+from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.errors import CkptError, DamagedBackupError, RefusedError, SealedError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
@@ -169,13 +170,13 @@ class TestRefusals:
     def test_a_checkpoint_is_there(self, place: Location, manifest: Manifest) -> None:
         plant(place / "target", stream(6))
         message = f"{place / 'target'} is not empty: it holds a checkpoint ({len(stream(6))} files)"
-        hint = "restore to an empty place, or replace what is there (replace / --replace): it is backed up first"
+        hint = "restore to an empty place, or replace what is there (replace / --replace): it is kept first"
         refused(place, manifest, RefusedError, message, hint)
 
     def test_files_are_there(self, place: Location, manifest: Manifest) -> None:
         plant(place / "target", {"part-0.parquet": b"x"})
         message = f"{place / 'target'} is not empty: it holds files (1 files)"
-        hint = "restore to an empty place, or replace what is there (replace / --replace): it is backed up first"
+        hint = "restore to an empty place, or replace what is there (replace / --replace): it is kept first"
         refused(place, manifest, RefusedError, message, hint)
 
     def test_only_checkpoints_are_replaced(self, place: Location, manifest: Manifest) -> None:
@@ -188,7 +189,9 @@ class TestRefusals:
     @pytest.mark.parametrize("replace", [False, True])
     def test_sealed_by_something_else(self, place: Location, manifest: Manifest, files: Files, replace: bool) -> None:
         target = plant(place / "target", files | seal_at(5))
-        message = f"{target} is sealed by plan 7f3a (an upgrade, me): offsets/5"
+        mark = inspect_target(target).seal
+        assert mark is not None
+        message = f"{target} is sealed by plan 7f3a (an upgrade, me, {mark.since}): offsets/5"
         hint = f"let that plan finish, or lift its seal: `airflow-ckpt unseal {target} --plan 7f3a`"
         refused(place, manifest, SealedError, message, hint, replace=replace)
 
@@ -196,10 +199,11 @@ class TestRefusals:
     def test_sealed_by_another_restore(self, place: Location, manifest: Manifest, other: dict[str, int]) -> None:
         target = place / "target"
         reason = f"restore of {manifest.backup_id} batch 4 into an empty place"
-        put_seal(target, 5, plan_id="beef", reason=reason, made_by="me")
+        mark = put_seal(target, 5, plan_id="beef", reason=reason, made_by="me")
         wanted = manifest if other else back_up(place).manifest
-        message = f"{target} is sealed by plan beef ({reason}, me): offsets/5"
-        hint = f"let that plan finish, or lift its seal: `airflow-ckpt unseal {target} --plan beef`"
+        message = f"{target} is sealed by plan beef ({reason}, me, {mark.since}): offsets/5"
+        status = f"airflow-ckpt status {target} --repository REPOSITORY"
+        hint = f"let that change finish; if it was stopped, `{status}` shows the commands that finish and undo it"
         refused(place, wanted, SealedError, message, hint, **other)
 
     def test_to_be_continued_without_leave_to_replace(self, place: Location, manifest: Manifest) -> None:

@@ -11,6 +11,9 @@ import pytest
 from airflow_ckpt_provider.change.sealing import seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli.main import main
+from airflow_ckpt_provider.errors import SealedError
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
@@ -20,9 +23,11 @@ from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.support.backups import stream
+from tests.support import backups
+from tests.support.backups import back_up, stream
 from tests.support.checkpoints import contents, plant
 from tests.support.delta_batches import append, batches_in, delta_table
+from tests.support.restores import wanted
 from tests.support.rewinds import NEWEST, repository, rewind, rewound
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import Killed, Life, watched
@@ -127,3 +132,47 @@ def test_the_command_names_all_that_was_asked_for(orders: Location, tmp_path: Pa
     assert "--shift-by=-1" in command
     assert f"--sink '{open_location(str(place)).uri}'" in command
     assert "--txn-app-id 'my app' --sink-policy rollback --no-exact-replay --apply" in command
+
+
+# ---- a change whose repository is elsewhere --------------------------------------------------------
+
+
+@pytest.fixture
+def half_restored(tmp_path: Path) -> Location:
+    """Where `target` lies, whose restore from `backups` died while it wrote."""
+    place = open_location(str(tmp_path))
+    manifest = back_up(place, stream(3, partitions=1)).manifest
+    target = plant(place / "target", stream(1, partitions=1))
+    dying, _ = watched(target, Life(6).before)
+    with pytest.raises(Killed):
+        apply_restore(plan_restore(backups.repository(place), manifest, dying, replace=True), rest=STOPPED)
+    return place
+
+
+def test_a_change_of_another_repository_is_not_unsealed(half_restored: Location) -> None:
+    target = half_restored / "target"
+    situation = status_of(Checkpoint.at(target), None)
+    assert situation.kind == "sealed_by_another"
+    assert "restore of" in situation.message
+    assert situation.commands == (f"airflow-ckpt status {target.uri} --repository REPOSITORY",)
+    with pytest.raises(SealedError) as refused:
+        seal(Checkpoint.at(target), reason="another change")
+    assert "unseal" not in str(refused.value.hint)
+    assert f"airflow-ckpt status {target.uri} --repository REPOSITORY" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("way", ["again", "undo"])
+def test_the_commands_name_the_repository(half_restored: Location, way: str) -> None:
+    target, before = half_restored / "target", dict(sorted(stream(1, partitions=1).items()))
+    repository = backups.repository(half_restored)
+    situation = status_of(Checkpoint.at(target), repository)
+    assert situation.kind == "under_way"
+    command = situation.commands[0 if way == "again" else 1]
+    assert run(f"{command} --query-is-stopped") == 0
+    (manifest,) = repository.backups()
+    assert contents(target) == (before if way == "undo" else wanted(half_restored, manifest))
+    after = status_of(Checkpoint.at(target), repository)
+    assert after.kind == ("changed" if way == "again" else "untouched")
+    if way == "again":
+        assert run(f"{after.commands[0]} --query-is-stopped") == 0
+        assert contents(target) == before
