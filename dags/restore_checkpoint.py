@@ -59,9 +59,7 @@ with DAG(
         "batch": Param(
             None, type=["null", "integer"], minimum=0, title="Batch", description="empty: the newest of the backup"
         ),
-        "replace": Param(
-            False, type="boolean", title="Replace", description="what is at the target; it is backed up before"
-        ),
+        "replace": Param(False, type="boolean", title="Replace", description="what is at the target; it is kept first"),
         "query_is_stopped": Param(
             False,
             type="boolean",

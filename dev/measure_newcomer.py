@@ -47,7 +47,7 @@ def steps(*, full: bool) -> Iterator[tuple[str, str, str | None]]:
     yield "first own backup (tutorial)", commands("docs/start.md", until="airflow-ckpt verify"), None
     yield "fast tests", "make test-fast", None
     yield "Java and jars", "make java jars", None
-    yield "demo: first event", "make demo", r"\s*\d+\.\d s "
+    yield "demo: first batch is committed", "make demo", r".*batch \d+ is committed"
     if full:
         yield "all tests", "make test", None
 

@@ -20,7 +20,7 @@ BY_STREAM = (
     Option(
         ("--stream",),
         "name of a declared stream, in the place of CHECKPOINT, REPOSITORY, name, sinks and logs; what is given besides, as "
-        "--checkpoint, --repository and so on, comes first",
+        "--checkpoint, --repository and so on, overrides the declaration",
         {"type": filled, "metavar": "STREAM"},
     ),
     Option(

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -123,7 +123,7 @@ REPOSITORY = Option(("REPOSITORY",), "the place that holds the backups: a path o
 NAME = Option(("--name",), "name of the stream in the repository", {"type": filled, "metavar": "NAME"})
 WORKERS = Option(
     ("--workers",),
-    "files under way at the same time (default: %(default)s)",
+    "files copied or read at the same time (default: %(default)s)",
     {"type": number_from(1), "default": 32, "metavar": "N"},
 )
 FLAG = {"action": "store_true"}
@@ -221,14 +221,13 @@ SINK_OPTION = Option(
     "pyiceberg names it; repeatable",
     {"type": secret_pair, "action": "append", "default": [], "metavar": "KEY=VALUE"},
 )
-SINK = (
-    Option(
-        ("--sink",),
-        "what the query writes to: the directory of a Delta table, an Iceberg table or a file sink, a table by its name "
-        "(CATALOG.SCHEMA.TABLE, or with unity:, iceberg: or spark: in front), or foreachBatch, foreach, kafka; repeatable, for a "
-        "query that writes to several",
-        {"type": filled, "action": "append", "default": [], "metavar": "SINK"},
-    ),
+_WRITES_TO = (
+    "what the query writes to: the directory of a Delta table, an Iceberg table or a file sink, a table by its name "
+    "(CATALOG.SCHEMA.TABLE, or with unity:, iceberg: or spark: in front), or foreachBatch, foreach, kafka"
+)
+#: For a verb that takes one sink; and for one that takes all of a query.
+ONE_SINK = (
+    Option(("--sink",), _WRITES_TO, {"type": filled, "action": "append", "default": [], "metavar": "SINK"}),
     Option(
         ("--txn-app-id",),
         "txnAppId with which foreachBatch writes to the Delta table, or an older id of the query that no record names "
@@ -247,6 +246,7 @@ SINK = (
         {"type": filled, "metavar": "NAME"},
     ),
 )
+SINK = (replace(ONE_SINK[0], help=f"{_WRITES_TO}; repeatable, for a query that writes to several"), *ONE_SINK[1:])
 
 ACCEPT = Option(
     ("--accept",),

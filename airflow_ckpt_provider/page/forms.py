@@ -116,7 +116,7 @@ def restore_form(dag_id: str, row: StreamRow, manifest: Manifest, places: Places
         _batch(manifest),
         Field("target", "Target", row.checkpoint or manifest.checkpoint, required=True),
         Field("target_conn_id", "Connection for the target", places.checkpoint_conn_id),
-        Field("replace", "Replace", True, "flag", hint="what is at the target; it is backed up before"),
+        Field("replace", "Replace", True, "flag", hint="what is at the target; it is kept first"),
         _STOPPED,
         Field("stop_running", "Stop a running stream", False, "flag", hint="by sealing its checkpoint"),
         _APPROVAL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import os
 import re
@@ -91,6 +92,28 @@ def test_every_command_parses() -> None:
             program, *arguments = shlex.split(command)
             assert program == "airflow-ckpt"
             build_parser().parse_args(arguments)
+
+
+def test_the_commands_that_print_a_plan_first_are_those_that_need_apply() -> None:
+    (verbs,) = (a.choices for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    need_it = {verb for verb, parser in verbs.items() if any("--apply" in a.option_strings for a in parser._actions)}
+    told = re.search(r"\* (.*?) print a plan first", (DOCS / "by-situation.md").read_text(), re.DOTALL)
+    assert told
+    assert {word.split()[0] for word in re.findall(r"`([^`]+)`", told[1])} == need_it
+
+
+def test_every_dag_has_the_operator_of_its_row() -> None:
+    """In its file, or in the task group that it uses."""
+
+    def code(dag: str) -> str:
+        text = (ROOT / "dags" / f"{dag}.py").read_text()
+        groups = re.findall(r"airflow_ckpt_provider\.(task_groups\.\w+)", text)
+        files = (ROOT / "airflow_ckpt_provider" / f"{group.replace('.', '/')}.py" for group in groups)
+        return text + "".join(file.read_text() for file in files)
+
+    rows = [(operator, dag) for row in ROWS if (operator := named(row.operator)) and (dag := named(row.dag))]
+    assert len(rows) > 30
+    assert [(operator, dag) for operator, dag in rows if operator not in code(dag)] == []
 
 
 def test_every_operator_can_be_imported() -> None:

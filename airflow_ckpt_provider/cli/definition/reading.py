@@ -72,7 +72,7 @@ VERBS = (
             STOP_RUNNING,
             *STOPPED,
             REASON,
-            Option(("--apply",), "carry the plan of the repair out", FLAG),
+            Option(("--apply",), "apply the plan of the repair", FLAG),
         ),
         ("checkpoint", "repository", "progress_log"),
         "doctor",
