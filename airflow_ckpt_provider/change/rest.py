@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two listings while a checkpoint is watched (longer in a long wait), and between two questions to the probes.
 _STEP, _ASK_EVERY = 5.0, 15.0
+#: The shortest pause: a clock that counts for months does not show a shorter one, and the watch would never end.
+_LEAST = 0.001
 _STOP_FIRST = "stop the query, then run the same command again"
 
 
@@ -290,7 +292,7 @@ class _Search:
         credited = since_asked = 0.0
         step = max(min(max(_STEP, seconds / 100), seconds / 10, _ASK_EVERY if self.rule.probes else 60.0), 0.005)
         while credited < seconds:
-            began, pause = clock.awake(), min(step, seconds - credited)
+            began, pause = clock.awake(), max(min(step, seconds - credited), _LEAST)
             clock.sleep(pause)
             if credited + pause < seconds:
                 differing = before ^ _listed_logs(self.location, target)

@@ -372,6 +372,14 @@ def test_a_stopped_query_of_even_pauses_is_proven_silent(pause: float, spread: f
     assert prove(world, RestRule(wait_at_most=5 * DAY)).how == RestEvidence.QUIET
 
 
+def test_a_clock_that_shows_no_picosecond_ends_the_watch() -> None:
+    """What is left of the wait can be less than a float of a clock that has counted for long can show."""
+    world = World().ran([1800.1] * 130)
+    world.awake = 2.0**33
+    proof = prove(world, RestRule(wait_at_most=5 * DAY))
+    assert proof.how == RestEvidence.QUIET
+
+
 def test_a_probe_is_what_the_rule_takes() -> None:
     probe: StopProbe = Says(["ended"])
     assert RestRule(probes=(probe,)).probes[0].ended() == "ended"
