@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.storage.exchange import exchange, locked
 from airflow_ckpt_provider.storage.hidden_name import hidden_name
 from airflow_ckpt_provider.storage.mounts import file_system_of
 from airflow_ckpt_provider.storage.store import Listing, Store, StoredFile
@@ -19,6 +20,9 @@ from airflow_ckpt_provider.storage.write_check import changes_store, with_check
 
 #: What file systems without hard links answer.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+#: Seconds to wait for others that replace a listed file in the same directory. After that the file is renamed away.
+_LOCK_WAIT = 2.0
+_Version = tuple[int, int, int]
 
 
 class LocalStore(Store):
@@ -27,10 +31,18 @@ class LocalStore(Store):
     fsspec's local filesystem neither creates a file atomically nor flushes it to the disk, so this store goes to the
     operating system: write a hidden temporary file, ``fsync``, then link (create) or rename (replace) it into place.
 
-    A file system cannot compare and delete in one step. So ``delete_listed`` and ``replace_listed`` rename the file to a hidden
-    name of its own and compare it there. If it is another one than was listed, it is linked back. If somebody wrote a new file
-    under its name in that moment, both stay, and the error names the hidden one. A process that is killed in between leaves the
-    file under the hidden name. On FUSE mounts, where a rename may change what identifies a file, they compare first and then act.
+    A file system cannot compare and delete in one step. So ``delete_listed`` renames the file to a hidden name of its own and
+    compares it there. If it is another one than was listed, it is linked back. If somebody wrote a new file under its name in
+    that moment, both stay, and the error names the hidden one. A process that is killed in between leaves the file under the
+    hidden name.
+
+    ``replace_listed`` lets the new file and the old one exchange their names, and compares the old one under the hidden name. If
+    it is another one than was listed, they exchange their names again; if the process is killed before that, the other one stays
+    under the hidden name. So there is always a file under the name. Where this is not offered (NFS, SMB, macOS), it does as
+    ``delete_listed``: for a moment there is none, and a process that is killed in that moment leaves the old file under the
+    hidden name only.
+
+    On FUSE mounts, where a rename may change what identifies a file, both compare first and then act.
 
     :param place: a path that the store is used for, so that :attr:`deletes_if_same` is right for it.
     """
@@ -142,27 +154,33 @@ class LocalStore(Store):
             if (found := self.find(file.path)) is None:
                 return None
             self.require_same(file, found)
+            self.write_check()
             with suppress(FileNotFoundError):  # somebody else has deleted it
                 self._taken_away(file, lambda: None)
         return None
 
     @changes_store
     def replace_listed(self, file: StoredFile, data: bytes) -> StoredFile | None:
-        """Write a file over the one that was listed: rename that away, compare, link the new one in its place.
+        """Write a file over the one that was listed: exchange the two, compare, and delete the old one.
 
-        For a moment there is none.
+        Where names cannot be exchanged: rename the old one away, compare, link the new one in its place.
         """
         if _renames_show(file.path):
             return super().replace_listed(file, data)
         with _translated(f"write {file.path}"):
             self.require_same(file, self.find(file.path))
             temporary = self._write_temporary(file.path, data)
+            new = _version(temporary)
             try:
-                self._taken_away(file, lambda: self._link(temporary, file.path))
+                # Two that exchange at once could each put back what the other one has put there.
+                with locked(os.path.dirname(file.path), wait=_LOCK_WAIT) as is_locked:
+                    self.write_check()
+                    if not (is_locked and self._exchanged(file, temporary, new)):
+                        self._taken_away(file, lambda: self._link(temporary, file.path))
             except FileNotFoundError:
                 raise self.changed(file, self.find(file.path)) from None
             finally:
-                os.unlink(temporary)
+                self._discard(temporary, file, new)
             return self.find(file.path)
 
     @changes_store
@@ -193,15 +211,66 @@ class LocalStore(Store):
         """The same store with a check before each change; the operating system has no time-out for one."""
         return with_check(self, check, request_timeout)
 
+    def _exchanged(self, file: StoredFile, temporary: str, new: _Version) -> bool:
+        """Exchange a file and a new one, if it is the one that was listed.
+
+        :param temporary: hidden name of the new file; afterwards that of the old one.
+        :param new: the new file.
+        :returns: whether that is offered here; if not, nothing was done.
+        :raises FileNotFoundError: it is missing.
+        :raises FileChangedError: it is another one.
+        """
+        self.require_same(file, self.find(file.path))  # what others wrote before now is never moved
+        if not exchange(temporary, file.path):
+            return False
+        try:
+            found = self.find(temporary)
+        except BaseException:
+            self._exchange_back(temporary, file.path, new)
+            raise
+        if found is None or not file.is_same(found):
+            kept = self._exchange_back(temporary, file.path, new)
+            raise self.changed(file, self.find(file.path), kept=kept)
+        _flush_directory(file.path)
+        return True
+
+    def _exchange_back(self, temporary: str, path: str, new: _Version) -> str | None:
+        """Put a file that is not the one that was listed back in its place, without a check: it only restores.
+
+        Whoever writes there at this moment wrote last: that file stays in its place.
+
+        :returns: hidden name of a file that is neither the new one nor in its place; ``None``: there is none.
+        """
+        put, expected = _version(temporary), new
+        while True:
+            try:
+                if not exchange(temporary, path):
+                    return temporary
+            except FileNotFoundError:  # somebody has deleted the new file
+                return None if self._put_back(temporary, path) else temporary
+            if (out := _version(temporary)) == expected:
+                break
+            put, expected = out, put
+        _flush_directory(path)
+        return None if expected == new else temporary
+
+    def _discard(self, temporary: str, file: StoredFile, new: _Version) -> None:
+        """Remove a hidden file if it is the new one or the one that was listed; any other stays."""
+        with suppress(FileNotFoundError):
+            if _version(temporary) != new:
+                found = self.find(temporary)
+                if found is None or not file.is_same(found):
+                    return
+            os.unlink(temporary)
+
     def _taken_away(self, file: StoredFile, then: Callable[[], None]) -> None:
-        """Rename a file away and, if it is the one that was listed, do something and remove it.
+        """Rename a file away, without a check, and, if it is the one that was listed, do something and remove it.
 
         :param then: what to do while the name is free.
         :raises FileNotFoundError: it is missing.
         :raises FileChangedError: it is another one, or somebody took the free name.
         """
         taken = hidden_name(file.path)
-        self.write_check()
         os.rename(file.path, taken)
         found = self.find(taken)
         if found is None or not file.is_same(found):
@@ -264,6 +333,12 @@ class LocalStore(Store):
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+
+
+def _version(path: str) -> _Version:
+    """What identifies a version of a file, or of a symbolic link."""
+    status = os.lstat(path)
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _renames_show(path: str) -> bool:

@@ -73,7 +73,8 @@ class Store(ABC):
     #: ``copy`` is carried out by the store itself, no bytes pass through this process. See also :meth:`copies_if_absent`.
     copies_within: bool = False
     #: ``delete_listed`` and ``replace_listed`` never destroy anything but the version that was listed: the service compares, or
-    #: the file is renamed away and compared before it is removed. Where false the look and the change are two steps.
+    #: the file is renamed away, or exchanged with the new one, and compared before it is removed. Where false the look and the
+    #: change are two steps.
     deletes_if_same: bool = False
     #: A part of a file is read without the rest of it.
     reads_parts: bool = False

@@ -8,13 +8,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from airflow_ckpt_provider.errors import FileChangedError, StorageError
+from airflow_ckpt_provider.storage import local_store
+from airflow_ckpt_provider.storage.exchange import exchange, locked
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.storage.store import StoredFile
 
 _FREE = "HINT: free some space, then run the same command again"
 
@@ -155,6 +159,119 @@ def test_file_addresses_are_taken_as_they_stand(tmp_path: Path) -> None:
         assert open_location(spelling).root == f"{tmp_path}/a#b?c%20d"
 
 
+@pytest.fixture
+def exchanges(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).write_text(name)
+    if not exchange(f"{tmp_path}/a", f"{tmp_path}/b"):
+        pytest.skip("this file system does not exchange names")
+    assert (tmp_path / "a").read_text() == "b"
+    for name in "ab":
+        (tmp_path / name).unlink()
+
+
+@pytest.mark.usefixtures("exchanges")
+class TestExchanged:
+    """Somebody writes while a file and the one that replaces it exchange their names."""
+
+    @pytest.fixture
+    def location(self, tmp_path: Path) -> Location:
+        location = open_location(str(tmp_path))
+        location.create("a", b"old")
+        return location
+
+    @pytest.fixture
+    def refused(self, location: Location, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+        """Replace the file while others act, each before an exchange; what is there then, and the error."""
+
+        def call(*acts: Callable[[], object]) -> str:
+            file, left = location.walk()["a"], list(acts)
+
+            def after(one: str, other: str) -> bool:
+                if left:
+                    left.pop(0)()
+                return exchange(one, other)
+
+            monkeypatch.setattr(local_store, "exchange", after)
+            with pytest.raises(FileChangedError) as e:
+                location.replace_listed(file, b"mine")
+            assert not left
+            return str(e.value)
+
+        return call
+
+    def test_another_file_is_put_back(self, location: Location, refused: Callable[..., str]) -> None:
+        assert "5 bytes" in refused(lambda: location.replace("a", b"newer"))
+        assert {path: location.read(path) for path in location.walk()} == {"a": b"newer"}
+
+    def test_a_missing_file_is_not_made(self, location: Location, refused: Callable[..., str]) -> None:
+        assert "no file is there now" in refused(lambda: location.delete("a"))
+        assert location.walk() == {}
+
+    def test_a_directory_is_put_back(self, location: Location, refused: Callable[..., str], tmp_path: Path) -> None:
+        def make() -> None:
+            location.delete("a")
+            location.create("a/b", b"in it")
+
+        refused(make)
+        assert {path: location.read(path) for path in location.walk()} == {"a/b": b"in it"}
+
+    def test_a_file_written_over_the_new_one_stays(
+        self, location: Location, refused: Callable[..., str], tmp_path: Path
+    ) -> None:
+        message = refused(lambda: location.replace("a", b"newer"), lambda: location.replace("a", b"newest"))
+        (hidden,) = set(location.walk()) - {"a"}
+        assert f"6 bytes ({location.walk()['a'].identity}" in message
+        assert f"another version is kept as {tmp_path}/{hidden}\n" in message
+        assert (location.read("a"), location.read(hidden)) == (b"newest", b"newer")
+
+    def test_who_writes_last_stays(self, location: Location, refused: Callable[..., str]) -> None:
+        refused(*(lambda number=number: location.replace("a", b"x" * number) for number in (5, 6, 7)))
+        assert location.read("a") == b"x" * 7
+
+    def test_the_new_one_was_deleted(self, location: Location, refused: Callable[..., str]) -> None:
+        refused(lambda: location.replace("a", b"newer"), lambda: location.delete("a"))
+        assert {path: location.read(path) for path in location.walk()} == {"a": b"newer"}
+
+    def test_a_lost_lease_changes_nothing(self, location: Location) -> None:
+        file = location.walk()["a"]
+
+        def lose() -> None:
+            raise TimeoutError("lost")
+
+        for step in (1, 2):
+            with pytest.raises(TimeoutError, match="lost"):
+                location.fenced(TestListed.at_step(step, lose), request_timeout=1.0).replace_listed(file, b"mine")
+            assert location.walk() == {"a": file}
+
+    def test_a_lock_that_is_not_released(
+        self, location: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As of a process that is paused: the file is renamed away instead."""
+        monkeypatch.setattr(local_store, "_LOCK_WAIT", 0.0)
+        monkeypatch.delattr(local_store, "exchange")
+        with locked(str(tmp_path), wait=0.0) as is_locked:
+            assert is_locked
+            location.replace_listed(location.walk()["a"], b"mine")
+        assert {path: location.read(path) for path in location.walk()} == {"a": b"mine"}
+
+    def test_of_many_replacements_one_wins(self, location: Location) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            for number in range(100):
+                file = location.walk()["a"]
+
+                def write(data: bytes, file: StoredFile = file) -> bytes | None:
+                    try:
+                        location.replace_listed(file, data)
+                    except FileChangedError:
+                        return None
+                    return data
+
+                won = [data for data in pool.map(write, (b"%d of %d" % (n, number) for n in range(8))) if data]
+                assert len(won) == 1
+                assert {path: location.read(path) for path in location.walk()} == {"a": won[0]}
+
+
 class TestListed:
     """Somebody writes between the steps of a change; the check before each step is where the test acts."""
 
@@ -163,7 +280,17 @@ class TestListed:
         steps = iter(range(1, 100))
         return lambda: act() if next(steps) == number else None
 
-    def test_another_file_that_came_after_the_look_is_put_back(self, tmp_path: Path) -> None:
+    @pytest.fixture
+    def no_exchange(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As on NFS."""
+        monkeypatch.setattr(local_store, "exchange", lambda one, other: False)
+
+    @pytest.mark.parametrize("exchanges", [True, False])
+    def test_another_file_that_came_after_the_look_is_put_back(
+        self, tmp_path: Path, exchanges: bool, request: pytest.FixtureRequest
+    ) -> None:
+        if not exchanges:
+            request.getfixturevalue("no_exchange")
         location = open_location(str(tmp_path))
         for verb in ("delete_listed", "replace_listed"):
             location.replace("a", b"old")
@@ -175,6 +302,7 @@ class TestListed:
                 fenced.delete_listed(file) if verb == "delete_listed" else fenced.replace_listed(file, b"mine")
             assert {path: location.read(path) for path in location.walk()} == {"a": b"newer"}
 
+    @pytest.mark.usefixtures("no_exchange")
     def test_a_new_file_under_the_free_name_stays_and_the_old_one_is_kept(self, tmp_path: Path) -> None:
         location = open_location(str(tmp_path))
         location.create("a", b"old")
@@ -185,6 +313,7 @@ class TestListed:
         assert f"another version is kept as {tmp_path}/{hidden}\n" in str(e.value)
         assert (location.read("a"), location.read(hidden)) == (b"newer", b"old")
 
+    @pytest.mark.usefixtures("no_exchange")
     def test_a_lease_that_is_lost_while_the_file_is_away(self, tmp_path: Path) -> None:
         location = open_location(str(tmp_path))
         location.create("a", b"old")
