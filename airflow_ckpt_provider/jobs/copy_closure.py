@@ -62,17 +62,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         signing = Signing.read(args.signing_key_file, args.trusted_key)
         ship_package(spark)
         source = Checkpoint.at(checkpoint.open())
+        opened = Repository.open(replace(repository.open(), signing=signing))  # executors get no signing key
         engine = SparkEngine(
             spark,
             checkpoint,
-            repository,
+            repository.of(opened),
             workers=args.workers,
             files_per_task=args.files_per_task,
             bytes_per_task=args.bytes_per_task,
         )
         result = create_backup(
             source,
-            Repository.open(replace(repository.open(), signing=signing)),  # executors get no signing key
+            opened,
             name=args.name,
             tags=settings_of(args.tag, option="--tag"),
             reason=args.reason,

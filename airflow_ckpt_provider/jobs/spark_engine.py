@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,7 +27,7 @@ from airflow_ckpt_provider.backup.packing import PACK_SIZE, PACKED_BELOW
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.store import StoredFile
@@ -63,16 +63,25 @@ class Address:
     :param uri: as :func:`~airflow_ckpt_provider.storage.opening.open_location` takes it.
     :param storage_options: arguments of the fsspec filesystem.
     :param key: key of an encrypted repository.
+    :param repository_id: id of the repository that has to be there; ``None``: any, or the place is of another kind.
     """
 
     uri: str
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False)
     key: bytes | None = field(default=None, repr=False)
+    repository_id: str | None = None
 
     def open(self) -> Location:
-        """Open the place."""
+        """Open the place. :meth:`Repository.open` refuses another repository there than the one that has to be."""
         place = open_location(self.uri, storage_options=self.storage_options)
-        return Location(place.store, place.root, self.key)
+        return Location(place.store, place.root, self.key, repository_id=self.repository_id)
+
+    def of(self, repository: Repository) -> Address:
+        """The same address, for executors: an executor may have another place mounted there than the driver.
+
+        :param repository: as the driver has opened it; no other one is opened.
+        """
+        return replace(self, repository_id=repository.repository_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +99,11 @@ class _Copying:
     name: str
     workers: int
 
-    def __call__(self, tasks: Iterable[_Task]) -> Iterator[list[_Outcome] | StorageError]:
+    def __call__(self, tasks: Iterable[_Task]) -> Iterator[list[_Outcome] | CkptError]:
         for task in tasks:
             yield self._carry_out(task)
 
-    def _carry_out(self, task: _Task) -> list[_Outcome] | StorageError:
+    def _carry_out(self, task: _Task) -> list[_Outcome] | CkptError:
         # What went wrong outside is an answer: as an exception it would be tried four times, and lose its words.
         try:
             tree = Tree(self.checkpoint.open())
@@ -110,7 +119,7 @@ class _Copying:
             results = in_parallel(store, task.files, workers=self.workers)
             entries = iter(objects.settled([each.entry for each in results if isinstance(each, Stored)]))
             return [_outcome(each, next(entries)) if isinstance(each, Stored) else each for each in results]
-        except StorageError as e:
+        except CkptError as e:
             return e
 
 
@@ -123,7 +132,7 @@ class SparkEngine:
 
     :param spark: the session. It has to have the RDD interface, which Spark Connect has not.
     :param checkpoint: how executors open the checkpoint.
-    :param repository: how they open the repository.
+    :param repository: how they open the repository, with its id: see :meth:`Address.of`.
     :param workers: requests of a task under way at once.
     :param files_per_task: files of a task at most.
     :param bytes_per_task: bytes of a task at most, where it has more than one file.
@@ -139,6 +148,8 @@ class SparkEngine:
         files_per_task: int = FILES_PER_TASK,
         bytes_per_task: int = BYTES_PER_TASK,
     ) -> None:
+        if repository.repository_id is None:
+            raise ValueError("say which repository executors open: Address.of")
         self._context = spark.sparkContext
         self._checkpoint, self._repository = checkpoint, repository
         self._workers = workers
@@ -157,7 +168,7 @@ class SparkEngine:
         while job := list(islice(tasks, TASKS_PER_JOB)):
             doing = f"copying to {self._repository.uri}"
             for task, outcomes in zip(job, run_tasks(self._context, work, job, doing=doing), strict=True):
-                if isinstance(outcomes, StorageError):
+                if isinstance(outcomes, CkptError):
                     raise outcomes
                 for file, outcome in zip(task.files, outcomes, strict=True):
                     if isinstance(outcome, FileNotFoundError):

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import Meter, OnProgress
-from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.jobs.spark_engine import (
     BYTES_PER_TASK,
     FILES_PER_TASK,
@@ -53,18 +53,18 @@ class _Reading:
     repository: Address
     workers: int
 
-    def __call__(self, tasks: Iterable[ReadTask]) -> Iterator[tuple[list[Damage], set[str]] | StorageError]:
+    def __call__(self, tasks: Iterable[ReadTask]) -> Iterator[tuple[list[Damage], set[str]] | CkptError]:
         for task in tasks:
             yield self._carry_out(task)
 
-    def _carry_out(self, task: ReadTask) -> tuple[list[Damage], set[str]] | StorageError:
+    def _carry_out(self, task: ReadTask) -> tuple[list[Damage], set[str]] | CkptError:
         # What went wrong outside is an answer: as an exception it would be tried four times, and lose its words.
         try:
             repository = Repository.open(self.repository.open())
             packs: set[str] = set()
             moved = MovedContents(repository, task.moved)
             return check_contents(repository, task.entries, workers=self.workers, packs=packs, moved=moved), packs
-        except StorageError as e:
+        except CkptError as e:
             return e
 
 
@@ -101,7 +101,7 @@ class SparkReads:
     ) -> Contents:
         """As :meth:`ReadEngine.read`."""
         meter = Meter(on_progress, files=len(entries), size=sum(entry.size for entry in entries))
-        work = _Reading(self._repository, self._workers)
+        work = _Reading(self._repository.of(repository), self._workers)
         findings: list[Damage] = []
         packs: set[str] = set()
         groups = task_groups(
@@ -115,7 +115,7 @@ class SparkReads:
         while job := list(islice(tasks, TASKS_PER_JOB)):
             answers = run_tasks(self._context, work, job, doing=f"reading {self._repository.uri}")
             for task, answer in zip(job, answers, strict=True):
-                if isinstance(answer, StorageError):
+                if isinstance(answer, CkptError):
                     raise answer
                 findings += answer[0]
                 packs |= answer[1]

@@ -104,7 +104,8 @@ class SparkWrites:
             files_per_task=self._files_per_task,
             bytes_per_task=self._bytes_per_task,
         )
-        work = _Writing(self._target, self._repository, replace_fields(files, entries=()), self._workers)
+        place = self._repository.of(repository)
+        work = _Writing(self._target, place, replace_fields(files, entries=()), self._workers)
         tasks = (ReadTask(group, moved_of(group, moved)) for group in groups)
         # With speculation the run that is not counted may have any number. Spark reads "True" and " true" as "true".
         ran_twice = str(self._context.getConf().get("spark.speculation", "false")).strip().lower() == "true"

@@ -28,7 +28,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import MissingFileError, StorageError
+from airflow_ckpt_provider.errors import MissingFileError, RepositoryError, StorageError
 from airflow_ckpt_provider.jobs.spark_engine import Address, SparkEngine
 from airflow_ckpt_provider.storage import fsspec_store, s3_store
 from airflow_ckpt_provider.storage.conditions import CopyCondition
@@ -65,9 +65,8 @@ class Pair:
         return plant(self.checkpoint.open(), files)
 
     def engine(self, kind: str = "tasks", **settings: Any) -> SparkEngine:
-        return SparkEngine(
-            self.tasks.session, self.checkpoint, self.repositories[kind], **{"files_per_task": 3, **settings}
-        )
+        address = self.repositories[kind].of(self.repository(kind))
+        return SparkEngine(self.tasks.session, self.checkpoint, address, **{"files_per_task": 3, **settings})
 
     def back_up(self, kind: str, **options: Any) -> BackupResult:
         place = self.repository(kind)
@@ -242,6 +241,29 @@ def test_a_store_that_refuses(tmp_path: Path) -> None:
     pair.repositories["tasks"] = Address(str(tmp_path / "tasks"), {})
     with pytest.raises(Exception, match="not a repository"):
         pair.back_up("tasks")
+
+
+@pytest.mark.parametrize("key", [None, b"k" * 32], ids=["plain", "encrypted"])
+def test_another_repository_at_the_address_of_executors(tmp_path: Path, key: bytes | None) -> None:
+    """As where an executor has something else mounted there: it writes nothing."""
+    pair = Pair(str(tmp_path), {}, key=key)
+    pair.plant(stream())
+    opened, other = (pair.repository(kind) for kind in ("tasks", "threads"))
+    address = replace(pair.repositories["threads"], repository_id=opened.repository_id)
+    engine = SparkEngine(pair.tasks.session, pair.checkpoint, address)
+    with pytest.raises(RepositoryError) as e:
+        create_backup(Checkpoint.at(pair.checkpoint.open()), opened, engine=engine)
+    assert e.value.message == (
+        f"{tmp_path}/threads is repository {other.repository_id}, and repository {opened.repository_id} is expected there"
+    )
+    assert pair.tasks.ran
+    assert pair.objects("threads") == {}
+
+
+def test_executors_that_may_write_into_any_repository_are_refused(tmp_path: Path) -> None:
+    pair = Pair(str(tmp_path), {})
+    with pytest.raises(ValueError, match=r"say which repository executors open: Address\.of"):
+        SparkEngine(pair.tasks.session, pair.checkpoint, pair.repositories["tasks"])
 
 
 @pytest.fixture(params=["plain", "encrypted", "s3"])

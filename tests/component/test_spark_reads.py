@@ -28,6 +28,7 @@ from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.backup.verify_repository import verify_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import RepositoryError
 from airflow_ckpt_provider.jobs.spark_engine import Address
 from airflow_ckpt_provider.jobs.spark_reads import SparkReads
 from airflow_ckpt_provider.storage.location import Location
@@ -151,6 +152,22 @@ def test_all_backups(twins: Twins, damaging: Damaging) -> None:
     assert reports["tasks"] == reports["threads"]
     assert reports["tasks"]["ok"] is (damaging is _nothing)
     assert twins.records("tasks") == twins.records("threads") != {}
+
+
+def test_another_repository_at_the_address_of_executors(tmp_path: Path) -> None:
+    """As where an executor has something else mounted there: nothing is reported as damaged, and nothing is noted."""
+    twins = Twins(tmp_path, packs=True, key=None)
+    repository = Repository.open(twins.address("threads").open())
+    other = Repository.open_or_create(twins.address("other").open())
+    engine = SparkReads(twins.tasks.session, twins.address("other"))
+    manifest = repository.manifest("latest", name="orders")
+    with pytest.raises(RepositoryError) as e:
+        verify_backup(repository, manifest, read_data=ReadData(), engine=engine)
+    assert e.value.message == (
+        f"{tmp_path}/other is repository {other.repository_id}, and repository {repository.repository_id} is expected there"
+    )
+    assert twins.tasks.ran
+    assert twins.records("threads") == {}
 
 
 def test_a_pack_is_read_by_one_task(tmp_path: Path) -> None:

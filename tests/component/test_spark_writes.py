@@ -12,7 +12,7 @@ from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.fence import LEASE_VARIABLE, attempts_place
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import DamagedBackupError, LeaseLostError, RefusedError, StorageError
+from airflow_ckpt_provider.errors import DamagedBackupError, LeaseLostError, RefusedError, RepositoryError, StorageError
 from airflow_ckpt_provider.jobs.restore_contents import _parser, restored, since_submitted
 from airflow_ckpt_provider.jobs.spark_engine import Address
 from airflow_ckpt_provider.jobs.spark_writes import SparkWrites
@@ -127,6 +127,23 @@ def test_a_task_that_comes_late_writes_nothing(backup: Backup, left: str) -> Non
     with pytest.raises((LeaseLostError, StorageError)):
         backup.restore("tasks", by_tasks=True)
     assert [len(backup.there("tasks"))] == at
+
+
+def test_another_repository_at_the_address_of_executors(backup: Backup) -> None:
+    """As where an executor has something else mounted there: it writes nothing."""
+    key = backup.address.key
+    address = Address(str(backup.root / "another"), {}, key)
+    another = Repository.open_or_create(address.open(), format=backup.repository.format)
+    create_backup(Checkpoint.at(open_location(str(backup.root / "orders"))), another)
+    backup.address = address
+    with pytest.raises(RepositoryError) as e:
+        backup.restore("tasks", by_tasks=True)
+    assert e.value.message == (
+        f"{address.uri} is repository {another.repository_id}, and repository {backup.repository.repository_id} is "
+        "expected there"
+    )
+    assert backup.tasks.ran
+    assert not [path for path in backup.there("tasks") if path.startswith("state/")]
 
 
 def test_a_driver_that_was_started_late_or_again(backup: Backup, tmp_path: Path) -> None:
