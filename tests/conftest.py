@@ -9,6 +9,7 @@ pytest.register_assert_rewrite("tests.support")
 
 import tests.support.throwaway_airflow  # isort: skip  # noqa: E402, F401
 
+import gc  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
 
@@ -55,6 +56,12 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.support.mixed_formats import raise_after_first_backup
 
         raise_after_first_backup()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is loaded by now out of garbage collections, which else go through Airflow, and out of what forks copy."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

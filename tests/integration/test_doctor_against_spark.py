@@ -212,7 +212,7 @@ def test_replayed_batches_are_the_same_batches(sparks: Sparks, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("kind", "files"),
     [
-        ("agg_changelog", 12),
+        pytest.param("agg_changelog", 12, marks=pytest.mark.slow),
         pytest.param("join_hdfs", 60, marks=pytest.mark.slow),
         pytest.param("compacted_sources", 60, marks=pytest.mark.slow),
         pytest.param("agg_hdfs", 60, marks=pytest.mark.slow),

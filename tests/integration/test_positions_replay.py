@@ -215,6 +215,7 @@ def test_a_join_of_kafka_and_delta(spark_host: SparkHost, kafka_broker: KafkaBro
     assert restarted(old, found, "late", changed={"1": late}).run().ids == list(range(16, 20))
 
 
+@pytest.mark.slow
 def test_a_union_of_files_delta_and_kafka(spark_host: SparkHost, kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     topic, table, place = new_topic(kafka_broker, "united"), tmp_path / "table", tmp_path / "in"
     sources = (files(place), delta(table), kafka(kafka_broker, topic))

@@ -221,11 +221,13 @@ def story(queries: RestingQueries) -> Story:
     return Story(queries)
 
 
+@pytest.mark.slow
 def test_two_inspections_took_a_running_query_for_one_at_rest(story: Story) -> None:
     assert story.was_at_rest
 
 
 @pytest.mark.parametrize("case", RUNNING)
+@pytest.mark.slow
 def test_no_proof_while_it_runs(story: Story, case: str) -> None:
     found, reason = story.running[case], RUNNING[case][2]
     assert isinstance(found, QueryNotStoppedError), found
@@ -236,6 +238,7 @@ def test_no_proof_while_it_runs(story: Story, case: str) -> None:
 
 
 @pytest.mark.parametrize("name", [OWN_PACE, STEADY, SLOW, NOW_AND_THEN, EMPTY, LONG_BATCH, CONTINUOUS])
+@pytest.mark.slow
 def test_the_progress_lines_report_its_end(story: Story, name: str) -> None:
     """All seven write to one file; a stopped query has an end there, whatever its trigger."""
     found = story.stopped[name]
@@ -244,6 +247,7 @@ def test_the_progress_lines_report_its_end(story: Story, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", of_these([STEADY, SLOW], STEADY))
+@pytest.mark.slow
 def test_silence_proves_it_where_batches_came_evenly(story: Story, name: str) -> None:
     checkpoint = story.checkpoints[name]
     assert rest_oracle.obstacles(checkpoint, history=QUICK.history) == set()
@@ -252,6 +256,7 @@ def test_silence_proves_it_where_batches_came_evenly(story: Story, name: str) ->
     assert found.how == RestEvidence.QUIET
 
 
+@pytest.mark.slow
 def test_silence_proves_nothing_of_a_query_that_runs_now_and_then(story: Story) -> None:
     checkpoint = story.checkpoints[NOW_AND_THEN]
     assert rest_oracle.obstacles(checkpoint, history=CAREFUL.history) == {rest_oracle.UNEVEN}
@@ -307,6 +312,7 @@ def test_the_rule_to_the_millisecond(
         assert refused.needed == needed
 
 
+@pytest.mark.slow
 def test_a_person_who_is_wrong_and_one_who_is_right(story: Story) -> None:
     story.start(OWN_PACE, {"processingTime": "0 seconds"}, RATE)
     checkpoint, said = story.checkpoints[OWN_PACE], replace(QUICK, query_is_stopped=True, said_by="kim")
@@ -317,6 +323,7 @@ def test_a_person_who_is_wrong_and_one_who_is_right(story: Story) -> None:
     assert prove_rest(location(checkpoint), said).how == RestEvidence.STATEMENT
 
 
+@pytest.mark.slow
 def test_a_query_that_starts_while_its_end_is_checked(story: Story) -> None:
     """It has no new data: it writes nothing that would be seen in time."""
     probe = story.probe(SLOW)

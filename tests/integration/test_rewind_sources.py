@@ -63,6 +63,7 @@ def ids_in(stream: Stream) -> list[int]:
     return sorted(DeltaTable(str(stream.place / "out")).to_pyarrow_table()["id"].to_pylist())
 
 
+@pytest.mark.slow
 def test_kafka(spark_host: SparkHost, kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     topic = new_topic(kafka_broker, "rewind")
     stream = Stream(spark_host, tmp_path / "s", (kafka(kafka_broker, topic),), combine="distinct", sink="delta")

@@ -140,7 +140,7 @@ def test_a_restore_to_an_empty_place_killed_after_any_write(stream: Stream, tmp_
 @pytest.mark.parametrize(
     "every",
     [
-        pytest.param(21, id="few"),
+        pytest.param(21, id="few", marks=pytest.mark.slow),
         pytest.param(7, id="some", marks=pytest.mark.slow),
         pytest.param(1, id="all", marks=pytest.mark.soak),
     ],

@@ -146,6 +146,7 @@ def test_the_key_in_a_run(
     assert all(KEY.encode() not in path.read_bytes() for path in vault.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 def test_credentials_in_the_address_of_a_place(
     run_tasks: RunTasks, monkeypatch: pytest.MonkeyPatch, repository: Path
 ) -> None:
