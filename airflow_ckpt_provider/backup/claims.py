@@ -16,6 +16,13 @@ files appear, which every supported store keeps:
     claims/<name>/<claim id>.end.json    ended: {"manifest": path or null, "given_up": false}
 
 A repack of packs claims as a backup does, and writes a record in the place of a manifest.
+
+A copy has the id of its original, so a later one may want the path of a manifest that a prune has taken, or that has expired:
+
+* It replaces what the prune has written there, if that is still the same, and ends its claim *after* that. Until then prunes wait
+  for it. If a prune has given it up before, it puts back what was there, and fails.
+* An expire deletes the ends of other claims of a manifest before it deletes the manifest. So a copy that has created its manifest
+  reads its own end again: without it, what it copied may be gone, and it takes its manifest away.
 """
 
 from __future__ import annotations
@@ -34,10 +41,17 @@ from airflow_ckpt_provider.backup.manifest import Manifest, manifest_path
 from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
-from airflow_ckpt_provider.errors import BackupRunningError, RepositoryError, StorageError, TooLargeError
+from airflow_ckpt_provider.errors import (
+    BackupRunningError,
+    FileChangedError,
+    RepositoryError,
+    StorageError,
+    TooLargeError,
+)
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location, safe_relative
 from airflow_ckpt_provider.storage.packs import MOVED, file_of, moved_path, part_of, read_moved
+from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +103,51 @@ class Claim:
                 raise _given_up() from None
             raise
 
+    def write_copy(self, manifest_path: str, document: bytes, *, was_given_up: bool) -> None:
+        """Write the manifest of a copy, which has the path that another copy of the same backup has, or had.
+
+        :param was_given_up: whether a prune had given up an earlier copy, and has taken the path.
+        :raises BackupRunningError: a prune has given this copy up.
+        :raises FileExistsError: somebody else wrote a manifest under this path.
+        """
+        listed = self._guarded.find(manifest_path) if was_given_up else None
+        if listed is None:
+            self.write(manifest_path, document)
+            if not self._is_bound_to(manifest_path):
+                self._take_away(manifest_path, document)
+                raise _given_up()
+            return
+        if self._guarded.read(manifest_path) != GIVEN_UP:
+            raise FileExistsError(manifest_path)
+        if self._repository.find(f"{self._path}{_END}") is not None:
+            raise _given_up()
+        try:
+            _exchange(self._guarded, listed, document)
+        except FileChangedError:
+            raise FileExistsError(manifest_path) from None
+        try:
+            self.bind(manifest_path)
+        except BackupRunningError:
+            self._take_away(manifest_path, document)
+            raise
+
+    def _is_bound_to(self, manifest_path: str) -> bool:
+        """Whether it is still noted that this manifest will be written."""
+        try:
+            end = load_json(self._repository.read_document(f"{self._path}{_END}"))
+        except FileNotFoundError:
+            # A prune or an expire took it for one that had ended. It may have seen the manifest at this very moment, and then all
+            # is there; that cannot be known here, and another copy is cheap.
+            return False
+        return bool(end == {"manifest": manifest_path, "given_up": False})
+
+    def _take_away(self, manifest_path: str, document: bytes) -> None:
+        """Write over a manifest of ours, if it is still there, that it was given up."""
+        listed = self._guarded.find(manifest_path)
+        if listed is not None and self._guarded.read(manifest_path) == document:
+            with suppress(FileChangedError):
+                _exchange(self._guarded, listed, GIVEN_UP)
+
     def end(self) -> None:
         """Say that nothing will be written any more; after a manifest it was said already."""
         if not self._bound:
@@ -102,6 +161,16 @@ class Claim:
         except FileExistsError:
             return False
         return True
+
+
+def _exchange(place: Location, listed: StoredFile, document: bytes) -> None:
+    """Write a document over the one that was listed, and before it its signature.
+
+    :raises FileChangedError: something else is there now.
+    """
+    if place.signing:
+        place.signing.sign(place, listed.path, document)
+    place.replace_listed(listed, document)
 
 
 def _given_up() -> BackupRunningError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -28,7 +28,14 @@ from airflow_ckpt_provider.backup.repository_check import readable
 from airflow_ckpt_provider.backup.streams import stream_in_words, streams_among
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_order, in_parallel
 from airflow_ckpt_provider.backup.verify import check_structure, refuse_damage
-from airflow_ckpt_provider.errors import DamagedBackupError, DamagedFileError, OtherStreamError, RefusedError
+from airflow_ckpt_provider.errors import (
+    BackupRunningError,
+    DamagedBackupError,
+    DamagedFileError,
+    NoSuchBackupError,
+    OtherStreamError,
+    RefusedError,
+)
 from airflow_ckpt_provider.storage.file_set import order
 from airflow_ckpt_provider.storage.packs import Moved, Part, content_path, read_moved
 from airflow_ckpt_provider.storage.store import StoredFile
@@ -75,18 +82,52 @@ def copy_backups(
     :param workers: files under way at once.
     :param on_progress: called after each file of a backup.
     :raises RefusedError: both are the same repository; the target has another backup under the same id, or another stream under
-        the same name.
-    :raises DamagedBackupError: an object is not what was backed up; this backup is not copied, those before are.
-    :raises StorageError: reading or writing failed; the same command again continues.
+        the same name. All others are copied.
+    :raises DamagedBackupError: an object is not what was backed up; this backup is not copied, all others are.
+    :raises StorageError: reading or writing failed, which ends it; the same command again continues.
     """
     if source.repository_id == target.repository_id and source.location.uri == target.location.uri:
         raise RefusedError(f"{source.location} would be copied to itself", hint="give another target")
     target.refuse_unsigned()
     numbers: dict[str, int] = {}
-    return [
-        _copied(source, target, manifest, numbers, made_by=made_by, workers=workers, on_progress=on_progress)
-        for manifest in manifests
-    ]
+    copied: list[CopiedBackup] = []
+    failed: dict[str, RefusedError] = {}
+    for manifest in manifests:
+        try:
+            copied.append(
+                _copied(source, target, manifest, numbers, made_by=made_by, workers=workers, on_progress=on_progress)
+            )
+        except RefusedError as e:
+            if len(manifests) == 1:
+                raise
+            failed[f"{manifest.name} {manifest.backup_id}"] = e
+            log.warning("backup %s of %s is not copied: %s", manifest.backup_id, manifest.name, e.message)
+    if failed:
+        raise _not_copied(failed, of=len(manifests))
+    return copied
+
+
+def _not_copied(failed: Mapping[str, RefusedError], *, of: int) -> RefusedError:
+    """Make the error of backups that were not copied: of one its own, of several one that names all of them.
+
+    :param failed: name and id of each -> why.
+    :param of: how many were to be copied.
+    """
+    if len(failed) == 1:
+        ((what, error),) = failed.items()
+        error.add_subject(what)
+        return error
+    message = f"{len(failed)} of {of} backups were not copied: " + "; ".join(
+        f"{what}: {error.message}" for what, error in failed.items()
+    )
+    hint = "; ".join(dict.fromkeys(error.hint for error in failed.values() if error.hint)) or None
+    damaged = {what: error for what, error in failed.items() if isinstance(error, DamagedBackupError)}
+    if damaged:
+        findings = (f"{what}: {each}" for what, e in damaged.items() for each in e.findings or (e.message,))
+        return DamagedBackupError(message, findings=tuple(findings), hint=hint)
+    if all(isinstance(error, BackupRunningError) for error in failed.values()):
+        return BackupRunningError(message, hint=hint)  # it passes by itself
+    return RefusedError(message, hint=hint)
 
 
 def _copied(
@@ -105,19 +146,17 @@ def _copied(
     """
     name = manifest.name
     refuse_damage(manifest, [d.message for d in check_structure(source, manifest, manifest.files)])
-    there = target.taken_ids(name)
+    there, taken = target.ids(name)
     if manifest.backup_id in there:
-        _check_same(target.read_manifest(name, manifest.backup_id), manifest, target)
+        _check_same(_there(target, manifest), manifest, target)
         return CopiedBackup(name, manifest.backup_id, len(manifest.files), manifest.bytes, 0, 0, True)
     with (
         in_use(source, manifest, what="copy", made_by=made_by),
         claimed(target.location, name, what="copy", made_by=made_by) as claim,
     ):
         marks = read_marks(target.location, name)
-        # The backups around it in time share the most with it.
-        others = sorted(target.backup_ids(name), key=lambda i: (i > manifest.backup_id, i))
-        before = [i for i in others if i < manifest.backup_id][-1:] or others[:1]
-        near = target.read_manifest(name, before[0]) if before else None
+        others = sorted(target.backup_ids(name))
+        near = _nearest(target, manifest, others)
         if name not in numbers:  # a copy may be older than others, and then the newest has not the highest
             there_already = readable(target, name, tuple(others), with_files=False)
             numbers[name] = max((m.sequence for m in there_already if isinstance(m, Manifest)), default=0)
@@ -156,13 +195,46 @@ def _copied(
         # The numbers are those of the repository: one that gets some of the backups only has no gap in them.
         made = replace(manifest, files=stored, claim=claim.claim_id, sequence=numbers[name] + 1)
         try:
-            claim.write(made.path, made.to_document())
+            claim.write_copy(made.path, made.to_document(), was_given_up=made.backup_id in {*taken} - {*there})
             numbers[name] = made.sequence
         except FileExistsError:
-            _check_same(target.read_manifest(name, made.backup_id), manifest, target)  # another copy was faster
+            _check_same(_there(target, manifest), manifest, target)  # another copy was faster
     written = {entry.object: entry.size for entry in stored if objects.is_new(entry.object)}
     log.info("copied backup %s of %s to %s", made.backup_id, name, target.location)
     return CopiedBackup(name, made.backup_id, len(made.files), made.bytes, len(written), sum(written.values()), False)
+
+
+def _nearest(target: Repository, manifest: Manifest, others: Sequence[str]) -> Manifest | None:
+    """The backup in the target that shares the most with one: the next older one, else the next newer one.
+
+    One that cannot be read is passed over: what it shares is copied again.
+
+    :param others: ids of the backups in the target, oldest first.
+    """
+    older = [i for i in reversed(others) if i < manifest.backup_id]
+    for backup_id in (*older, *(i for i in others if i > manifest.backup_id)):
+        try:
+            return target.read_manifest(manifest.name, backup_id)
+        except (DamagedBackupError, NoSuchBackupError) as e:
+            log.warning(
+                "backup %s of %s in %s is passed over: %s", backup_id, manifest.name, target.location, e.message
+            )
+    return None
+
+
+def _there(target: Repository, manifest: Manifest) -> Manifest:
+    """The backup that the target has under the id of another one.
+
+    :raises DamagedBackupError: it cannot be read.
+    """
+    try:
+        return target.read_manifest(manifest.name, manifest.backup_id)
+    except DamagedBackupError as e:
+        raise DamagedBackupError(
+            e.message,
+            findings=e.findings,
+            hint=f"it is in {target.location}: move this file out of the target, then copy the backup again",
+        ) from e
 
 
 def _copy_pack(objects: Objects, span: Span) -> list[FileEntry] | None:

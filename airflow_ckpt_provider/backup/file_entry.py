@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.storage.location import safe_relative
-from airflow_ckpt_provider.storage.packs import checked_part, part_of
+from airflow_ckpt_provider.storage.packs import PACK_SUFFIX, checked_part, part_of
 
 #: ETags and other checksums of a store that are hashes of the content, and can be computed here.
 _COMPUTABLE = re.compile(r"(etag|md5):[0-9a-f]{32}|sha256:[0-9a-f]{64}")
+#: In the path of an object behind the name of the stream: it is a content in a pack.
+_IN_PACK = re.compile(r"\.pack(?:\.[0-9]+)?/")
 #: Where all objects of a repository lie.
 OBJECTS = "objects"
 
@@ -87,6 +89,9 @@ class FileEntry:
             part = checked_part(self.object)
         except ValueError as e:
             raise ValueError(f"it lists {self.object!r}: {e}") from None
+        if part is None and PACK_SUFFIX in self.object and _IN_PACK.search("/".join(self.object.split("/")[2:])):
+            # Else it would be taken for an object of its own, which is missing, and a prune would delete the pack.
+            raise ValueError(f"it lists {self.object!r}: no such pack can be read here")
         if part is not None and (part.sha256, part.length) != (self.sha256, self.size):
             raise ValueError(f"{self.path!r} has another hash or size than {self.object!r} says")
         return self

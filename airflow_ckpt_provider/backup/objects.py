@@ -25,10 +25,10 @@ from airflow_ckpt_provider.backup.prune_marks import Marks
 from airflow_ckpt_provider.backup.way import Way
 from airflow_ckpt_provider.checkpoint.operators import STATE
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import DamagedFileError, StorageError
+from airflow_ckpt_provider.errors import DamagedFileError, RepositoryError, StorageError
 from airflow_ckpt_provider.storage.file_set import FileSet, order
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.packs import PACK_SUFFIX, Moved, Part, file_of, part_of
+from airflow_ckpt_provider.storage.packs import PACK_SUFFIX, Moved, Part, file_of, pack_size, part_of
 from airflow_ckpt_provider.storage.store import StoredFile
 
 
@@ -146,9 +146,18 @@ class Objects:
         return entries if self._packer is None else self._packer.finish(entries)
 
     def write_pack(self, content: bytes) -> str:
-        """See to it that the repository holds a pack; return its path."""
-        key = f"{hashlib.sha256(content).hexdigest()}-{len(content)}"
-        return self._put(f"{self._path(key)}{PACK_SUFFIX}", content)[0]
+        """See to it that the repository holds a pack; return its path.
+
+        :raises RepositoryError: readers would not take a file of that name for a pack, and could not find its contents.
+        """
+        name = f"{self._path(f'{hashlib.sha256(content).hexdigest()}-{len(content)}')}{PACK_SUFFIX}"
+        if pack_size(name) is None:
+            raise RepositoryError(
+                f"{name} would not be taken for a pack: it was not written",
+                hint=f"compare the numbers of the files in {self.repository}/prune/{self.name} with those of other streams: one "
+                "that is far too high was written by no prune; if there is none, report this",
+            )
+        return self._put(name, content)[0]
 
     def packed(self, entry: FileEntry, content: bytes) -> FileEntry:
         """Put a content into a pack; the entry has to go through :meth:`settled`. Only where packs are written.
@@ -260,8 +269,8 @@ class Objects:
             return
         for entry in self._entries:
             if entry.size in sizes and entry.object not in self._condemned:
-                if entry.sha256 is not None:
-                    self._by_content[entry.sha256, entry.size] = entry
+                if sha256 := self._sha256_of(entry):
+                    self._by_content[sha256, entry.size] = entry
                 if entry.checksum is not None and entry.checksum in checksums:
                     self._by_content[entry.checksum, entry.size] = entry
 
@@ -322,8 +331,15 @@ class Objects:
     def _is_whole(self, entry: FileEntry) -> bool:
         return self._whole(entry) is not None
 
-    def _whole(self, entry: FileEntry) -> FileEntry | None:
-        """The entry if its object is there, and is none that was condemned; if it was moved, with its new path."""
+    def _whole(self, entry: FileEntry, *, wanted: str | None = None) -> FileEntry | None:
+        """The entry if its object is there, and is none that was condemned; if it was moved, with its new path.
+
+        One that was moved, and of which only its store's checksum is known, is not believed: whoever can write a record could
+        name another content of its size.
+
+        :param wanted: hash or checksum of the content that is wanted. If it is the SHA-256 that the record says, that is
+            believed; else the content is read.
+        """
         # Also where it is still in its old place: a prune that was suspended since it was moved may delete that late.
         now = self._moved.now(entry.object)
         if not self._condemned.isdisjoint((entry.object, now)):
@@ -336,11 +352,24 @@ class Objects:
             # What the record says may be damaged or forged: it can be right of a content of this size and hash only.
             if part.length != entry.size or entry.sha256 not in (None, part.sha256) or not entry.is_computable:
                 return None
+            if entry.sha256 is None and wanted != part.sha256 and not (wanted and self._reads_back(entry, now)):
+                return None
             return replace(entry, object=now, sha256=part.sha256, checksum=None)
         listed = self._there(entry.object)
         if listed is None or listed.size != entry.size:
             return None
         return entry if entry.checksum is None or listed.checksum == entry.checksum else None
+
+    def _sha256_of(self, entry: FileEntry) -> str | None:
+        """Its SHA-256; where that is not known the one that a record says, if it was moved."""
+        part = None if entry.sha256 else part_of(self._moved.now(entry.object))
+        return part.sha256 if part else entry.sha256
+
+    def _reads_back(self, entry: FileEntry, path: str) -> bool:
+        try:
+            return entry.is_content(self.repository.read(path))
+        except (FileNotFoundError, DamagedFileError):
+            return False
 
     def _is_whole_pack(self, part: Part) -> bool:
         listed = self._there(part.pack)
@@ -349,7 +378,7 @@ class Objects:
     def _vouched_copy(self, mark: str, file: StoredFile) -> Stored | None:
         """The entry of a content that an earlier backup has, under whatever path and whatever name."""
         known = self._contents_held().get((mark, file.size))
-        whole = self._whole(known) if known is not None else None
+        whole = self._whole(known, wanted=mark) if known is not None else None
         if whole is None:
             return None
         return Stored(replace(whole, path=file.path, identity=file.identity, batches=None), copied=False)
@@ -361,7 +390,7 @@ class Objects:
                 self._by_content = {
                     (mark, e.size): e
                     for e in self._entries
-                    for mark in (e.sha256, e.checksum)
+                    for mark in (self._sha256_of(e), e.checksum)
                     if mark is not None and e.object not in self._condemned
                 }
             return self._by_content

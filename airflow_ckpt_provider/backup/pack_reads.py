@@ -87,7 +87,8 @@ class Span:
         self._lock = threading.Lock()
         self._data: bytes | None = None
         self._failed: StorageError | None = None
-        #: Where the contents were moved to since, and the parts of other packs that they are in; read once for all of them.
+        #: Where contents were moved to since, and the parts of other packs that these are in; read once for all of them.
+        self._now: Moved | None = None
         self._elsewhere: dict[str, Span] | None = None
 
     @property
@@ -130,7 +131,7 @@ class Span:
         """
         part = self.part(entry)
         if part is None or not part.length:
-            return self._place.read(entry.object)
+            return self._place.read(entry.object, self._records)
         moved = part.pack != file_of(entry.object)
         try:
             content = self.data()[part.start - self.start : part.end - self.start]
@@ -138,17 +139,24 @@ class Span:
             return self._read_elsewhere(entry, moved=moved)
         except DamagedFileError:
             if moved:
-                return self._place.read(entry.object)  # it may still be where it was
+                return self._place.read(entry.object, self._records)  # it may still be where it was
             raise
         if moved and not entry.is_content(content):  # so a forged record hides nothing
-            return self._place.read(entry.object)
+            return self._place.read(entry.object, self._records)
         return content
+
+    def _records(self) -> Moved:
+        """Where contents are by now, read once for all contents of this part: a rotten pack can hold tens of thousands."""
+        with self._lock:
+            if self._now is None:
+                self._now = read_moved(self._place, self.pack.split("/")[1])
+            return self._now
 
     def _read_elsewhere(self, entry: FileEntry, *, moved: bool) -> bytes:
         """A content whose pack is missing, or was repacked since the records were read."""
+        now = self._records()
         with self._lock:
             if self._elsewhere is None:
-                now = read_moved(self._place, self.pack.split("/")[1])
                 found = [each for each in self.entries if now.now(each.object) != self._moved.now(each.object)]
                 again = (
                     span
@@ -159,7 +167,7 @@ class Span:
         if span := self._elsewhere.get(entry.object):
             return span.read(entry)
         if moved:
-            return self._place.read(entry.object)
+            return self._place.read(entry.object, self._records)
         raise FileNotFoundError(self.pack)
 
 

@@ -8,6 +8,9 @@
 The number of the newest prune is the *generation* of a stream's objects: new objects carry it in their name. So a prune that
 was suspended and wakes up after another has finished its work can delete nothing that was written since: everything it
 names is of an older generation.
+
+That number is in the name of a file, which nothing signs. One that is higher than any prune gives would get into names of objects
+that cannot be read then. So it is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -28,6 +31,8 @@ from airflow_ckpt_provider.storage.location import LARGE, Location, safe_relativ
 log = logging.getLogger(__name__)
 
 _DONE = ".done.json"
+#: The highest number that a prune gets. Names of packs have room for ten times as much.
+_HIGHEST = 99_999_999
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +56,12 @@ def read_marks(repository: Location, name: str, *, for_prune: bool = False) -> M
 
     :param for_prune: whether a mark may be cut off, or not signed by a trusted key. Its prune was killed as it wrote it, or it is
         forged; the next prune takes the mark away. Whoever has to know what may be deleted cannot go by it.
-    :raises RepositoryError: a mark names anything but objects of the stream; or it is cut off, or not signed by a trusted key.
+    :raises RepositoryError: a mark names anything but objects of the stream; or it is cut off, or not signed by a trusted key; or
+        a number is higher than any that a prune gets.
     """
-    names = {file.path.rpartition("/")[2] for file in repository.list(f"prune/{checked_name(name)}").files}
-    done = {int(n.removesuffix(_DONE)) for n in names if n.endswith(_DONE) and n.removesuffix(_DONE).isdecimal()}
-    marks = {int(n.removesuffix(".json")) for n in names if n.removesuffix(".json").isdecimal()}
+    files = [file.path for file in repository.list(f"prune/{checked_name(name)}").files]
+    done = set(_numbers(repository, files, _DONE))
+    marks = set(_numbers(repository, files, ".json"))
     condemned: set[str] = set()
     for number in sorted(marks):
         try:
@@ -70,6 +76,25 @@ def read_marks(repository: Location, name: str, *, for_prune: bool = False) -> M
             )
         condemned.update(named or ())
     return Marks(max((*done, *marks), default=0), frozenset(condemned), tuple(sorted(marks)), tuple(sorted(done)))
+
+
+def _numbers(repository: Location, files: Iterable[str], ending: str) -> Iterator[int]:
+    """The numbers of the files with this ending.
+
+    :raises RepositoryError: one is higher than any that a prune gets.
+    """
+    for path in files:
+        text = path.rpartition("/")[2].removesuffix(ending)
+        if not path.endswith(ending) or not (text.isascii() and text.isdecimal()):
+            continue
+        digits = text.lstrip("0") or "0"
+        if len(digits) > len(str(_HIGHEST)):  # before it is converted: Python reads no number of thousands of digits
+            raise RepositoryError(
+                f"{repository}/{path} has the number {text}, and prunes have none above {_HIGHEST}: objects of that generation "
+                "could not be read",
+                hint="no prune has written that: find out who did, then delete this file",
+            )
+        yield int(digits)
 
 
 def _named(repository: Location, name: str, number: int) -> list[str] | None:
@@ -99,7 +124,10 @@ def _named(repository: Location, name: str, number: int) -> list[str] | None:
 
 
 def write_mark(repository: Location, name: str, marks: Marks, objects: Collection[str], *, made_by: str) -> int:
-    """Name the objects that will be deleted; return the number of the mark."""
+    """Name the objects that will be deleted; return the number of the mark.
+
+    :raises RepositoryError: the highest number is taken.
+    """
     document = {
         "id": uuid.uuid4().hex,  # no two marks are the same: a store that lost our answer is asked whose it has
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -109,6 +137,13 @@ def write_mark(repository: Location, name: str, marks: Marks, objects: Collectio
     number = marks.generation
     while True:
         number += 1
+        if number > _HIGHEST:
+            ending = _DONE if _HIGHEST in marks.done else ".json"
+            raise RepositoryError(
+                f"{repository}/prune/{name}/{_HIGHEST}{ending} has the highest number that a prune can have: this one would "
+                "get the next",
+                hint="no prune has written that: find out who did, then delete this file",
+            )
         try:
             repository.create(_path(name, number), json.dumps(document).encode())
             return number

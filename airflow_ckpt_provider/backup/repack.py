@@ -28,7 +28,7 @@ from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.immutability import locks_on
 from airflow_ckpt_provider.backup.objects import Objects
 from airflow_ckpt_provider.backup.pack_file import OVERHEAD, ROW, read_index
-from airflow_ckpt_provider.backup.pack_reads import spans
+from airflow_ckpt_provider.backup.pack_reads import MovedContents, spans
 from airflow_ckpt_provider.backup.packing import CONTENTS, PACK_SIZE
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import Repository
@@ -37,6 +37,7 @@ from airflow_ckpt_provider.errors import BackupRunningError, DamagedFileError, S
 from airflow_ckpt_provider.storage.location import SMALL
 from airflow_ckpt_provider.storage.packs import (
     MOVED_AT_ONCE,
+    OBJECT_SHA256,
     Moved,
     file_of,
     moved_document,
@@ -310,12 +311,60 @@ def _contents(repository: Repository, pack: str, entries: list[FileEntry]) -> li
     return found
 
 
+@dataclass(slots=True)
+class _Lost:
+    """Contents that are not proven to be whole in a file that stays: the packs that have one of them stay.
+
+    :param sha256: hashes of contents.
+    :param sizes: bytes of those of which no SHA-256 is known.
+    :param unknown: whether there is one of which nothing is known.
+    """
+
+    sha256: set[str] = field(default_factory=set)
+    sizes: set[int] = field(default_factory=set)
+    unknown: bool = False
+
+    def add_object(self, path: str, entries: Iterable[FileEntry]) -> None:
+        """Add the content of an object that lay alone.
+
+        :param path: its path.
+        :param entries: what manifests say of it. All of it counts: one of them may be forged.
+        """
+        named = OBJECT_SHA256.match(path.rpartition("/")[2])
+        known = {named[0]} if named else set()
+        sizes = set()
+        for entry in entries:
+            kind, _, value = (entry.checksum or "").partition(":")
+            if sha256 := entry.sha256 or (value if kind == "sha256" else None):
+                known.add(sha256)
+            elif not named:
+                sizes.add(entry.size)
+        self.sha256 |= known
+        self.sizes |= sizes
+        self.unknown |= not known and not sizes
+
+    def may_be_in(self, repository: Repository, pack: str) -> bool:
+        """Whether a pack may have one of them; also where its index cannot be read."""
+        if self.unknown:
+            return True
+        if not self.sha256 and not self.sizes:
+            return False
+        try:
+            held = read_index(repository.location.read_pack(pack))
+        except FileNotFoundError:
+            return False
+        except (StorageError, ValueError):
+            return True
+        return any(sha256 in self.sha256 or length in self.sizes for sha256, _, length in held)
+
+
 def unproven(
     repository: Repository, listed: Listed, places: Places, going: Collection[str], *, workers: int
 ) -> tuple[set[str], dict[str, str]]:
     """Files to be deleted that hold a content which backups list and which is not whole where it is said to be.
 
-    That includes one of which nothing says where it is: its record may be missing, or not signed by a trusted key.
+    That includes one of which nothing says where it is: its record may be missing, or not signed by a trusted key. It does
+    not matter whether its manifest names a pack, or an object that was put into one.
 
     :param places: where contents are.
     :param going: paths of the files to be deleted.
@@ -323,46 +372,56 @@ def unproven(
     """
     wanted = {pack for pack in going if pack_size(pack) is not None}
     entries = FileTable(listed.name)
-    lost: set[str] = set()
+    lost = _Lost()
+    stay: set[str] = set()
+    objects: set[str] = set()
+    absent: set[str] = set()
     for path in listed.objects if wanted else ():
         part = part_of(path)
-        if part is None or (part.pack in places.there and part.pack not in wanted):
+        if (file_of(path) in places.there and file_of(path) not in wanted) or path in going:
             continue
         now = places.of(path)
-        if file_of(now) not in places.there:
-            lost.add(part.sha256)
-        elif any(file_of(each) in wanted for each in places.moved.places(path)):
+        is_there = file_of(now) in places.there
+        if is_there and not any(file_of(each) in wanted for each in places.moved.places(path)):
+            continue
+        if part is None:
+            (objects if is_there else absent).add(path)
+        elif is_there:
             entries.append(FileEntry(path, part.length, now, part.sha256))
-    # A record may be forged, so what an object was is asked of the backups that list it.
+        else:
+            lost.sha256.add(part.sha256)
     alone = listed.objects.intersection(going)
-    stay = {path for path in alone if path not in places.moved.paths}
-    for path, said in claims_of(repository, listed.name, alone - stay).items():
-        of_path = [entry for entry, _ in said.values()]
-        if len(of_path) == 1 and is_computable(of_path[0]):
+    stay |= {path for path in alone if path not in places.moved.paths}
+    # A record may be forged, so what an object was is asked of the backups that list it.
+    said = claims_of(repository, listed.name, objects | absent | alone - stay)
+    of_objects = {path: [entry for entry, _ in claims.values()] for path, claims in said.items()}
+
+    def keep(path: str) -> None:
+        """Keep an object and all places that it has by any record; and its content, where no record says that it is."""
+        stay.update({file_of(each) for each in places.moved.places(path)}.intersection(going))
+        lost.add_object(path, of_objects[path])
+
+    for path, of_path in of_objects.items():
+        if path in absent:
+            lost.add_object(path, of_path)
+        elif len(of_path) == 1 and is_computable(of_path[0]):
             entries.append(replace(of_path[0], path=path, object=places.of(path)))
         else:
-            stay.add(path)
+            keep(path)
     damaged: dict[str, str] = {}
-    for damage in check_contents(repository, entries, workers=workers):
+    # Each at the place that stays, and nowhere else: an earlier or later one may be among what is deleted.
+    nowhere_else = MovedContents(repository, {listed.name: Moved()})
+    for damage in check_contents(repository, entries, workers=workers, moved=nowhere_else):
         log.warning("what was moved is not whole: %s", damage.message)
         if part := part_of(damage.path):
-            lost.add(part.sha256)
-        stay |= alone & {damage.path}
+            lost.sha256.add(part.sha256)
+        else:
+            keep(damage.path)
         if (
             damage.is_damage
         ):  # and with it its pack: no new backup uses it, and the next prune repacks what is whole in it
             damaged |= dict.fromkeys((damage.object, file_of(damage.object)), damage.problem)
-    return stay | {pack for pack in wanted if lost and _may_hold(repository, pack, lost)}, damaged
-
-
-def _may_hold(repository: Repository, pack: str, contents: Collection[str]) -> bool:
-    """Whether a pack has one of some contents, by their SHA-256; also where its index cannot be read."""
-    try:
-        return any(sha256 in contents for sha256, *_ in read_index(repository.location.read_pack(pack)))
-    except FileNotFoundError:
-        return False
-    except (StorageError, ValueError):
-        return True
+    return stay | {pack for pack in wanted - stay if lost.may_be_in(repository, pack)}, damaged
 
 
 def tidy_moved(repository: Repository, name: str, listed: Listed) -> None:

@@ -17,6 +17,7 @@ from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable, kept_in_memory
 from airflow_ckpt_provider.backup.manifest import Manifest, has_packed
 from airflow_ckpt_provider.backup.pack_reads import MovedContents
+from airflow_ckpt_provider.backup.places import misplaced
 from airflow_ckpt_provider.backup.read_engine import ReadEngine, ThreadReads
 from airflow_ckpt_provider.backup.reads import Reads, read_reads
 from airflow_ckpt_provider.backup.repository import Repository
@@ -377,18 +378,23 @@ def check_structure(
     for entry in entries:
         absent.discard(entry.path)
         damage = structure_damage(entry, listed.get(file_of(entry.object)))
-        if damage and damage.problem == "missing":  # it may have been repacked
+        # Of one that no hash is known of only its store can say that it is whole, and that says nothing of a copy.
+        if damage and is_computable(entry):  # it may have been moved: then it is read there first
             moved = moved or read_moved(repository.location, manifest.name)
-            now = moved.now(entry.object)
-            # Of one that no hash is known of only its store can say that it is whole, and that says nothing of a copy.
-            if now != entry.object and is_computable(entry):
-                if file_of(now) not in since:
-                    since[file_of(now)] = listed.get(file_of(now)) or repository.location.find(now)
-                damage = structure_damage(replace(entry, object=now), since[file_of(now)])
+            for each in moved.elsewhere(entry.object):
+                if (file := file_of(each)) not in since:
+                    since[file] = listed.get(file) or repository.location.find(each)
+                elsewhere = structure_damage(replace(entry, object=each), since[file])
+                # What is still where it was is named there, by which everybody knows it.
+                damage = elsewhere if elsewhere is None or damage.problem == "missing" else damage
+                if damage is None:
+                    break
         if damage:
             damaged.append(damage)
     if absent:
         absent.difference_update(entry.path for entry in manifest.files)
+    if wrong := misplaced(entries):
+        damaged.append(Damage(wrong.path, "", "misplaced", wrong.why))
     return [*(Damage(p, "", "missing", f"{p} is not in the backup at all") for p in logs if p in absent), *damaged]
 
 

@@ -413,7 +413,8 @@ def entry_writes(
     place, packed, logs = repository.location, ByPack(repository, moved), ByPack(repository, moved)
     for entry in entries:
         # Logs are written before and after all others, and are few: where they cannot be read alone they are kept alone.
-        alone = is_log(entry.path) and place.store.reads_parts
+        # Nor can one whose object was put into a pack: if the object is still there, only its new place may be whole.
+        alone = is_log(entry.path) and entry.is_packed and place.store.reads_parts
         if alone or not (logs if is_log(entry.path) else packed).add(entry):
             source = (place, entry.object, entry.size, entry.checksum) if entry.checksum is not None else None
             yield Write(

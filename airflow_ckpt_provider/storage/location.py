@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from airflow_ckpt_provider.errors import DamagedFileError, RefusedError, StorageError, UntrustedError
+from airflow_ckpt_provider.errors import DamagedFileError, RefusedError, StorageError, TooLargeError, UntrustedError
 from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.packs import LARGEST, Moved, Part, file_of, pack_size, part_of, read_moved
 from airflow_ckpt_provider.storage.signatures import SIGNATURES, Signing, is_signed
@@ -78,22 +78,27 @@ class Location:
         """All files below ``path`` as they are listed, see :meth:`Store.walk`."""
         return map(self._relative, self.store.walk(self._absolute(path)))
 
-    def read(self, path: str) -> bytes:
-        """Return the content of a file, or of one in a pack, wherever it is now; ``FileNotFoundError`` if there is none."""
+    def read(self, path: str, records: Callable[[], Moved] | None = None) -> bytes:
+        """Return the content of a file, or of one in a pack, wherever it is now; ``FileNotFoundError`` if there is none.
+
+        :param records: gives where contents were moved to, for whoever reads many; asked where a content is not where its path
+            says. By default the records are read.
+        """
+        records = records or (lambda: read_moved(self, path.split("/")[1]))
         if (part := part_of(path)) is not None:
-            return self._read_content(path, part)
+            return self._read_content(path, part, records)
         try:
             data = self.store.read(self._absolute(path))
         except FileNotFoundError:
             if not path.startswith("objects/"):
                 raise
-            content = self.read_elsewhere(path, read_moved(self, path.split("/")[1]))
+            content = self.read_elsewhere(path, records())
             if content is None:
                 raise
             return content
         return self.signing.checked(self, path, data) if self.signing else data
 
-    def _read_content(self, path: str, part: Part) -> bytes:
+    def _read_content(self, path: str, part: Part, records: Callable[[], Moved]) -> bytes:
         """Return a content in a pack; where it is missing or damaged there, from where it was moved to."""
         found: bytes | None = None
         failed: FileNotFoundError | DamagedFileError
@@ -103,7 +108,7 @@ class Location:
                 return found
         except (FileNotFoundError, DamagedFileError) as e:
             failed = e
-        content = self.read_elsewhere(path, read_moved(self, path.split("/")[1]))
+        content = self.read_elsewhere(path, records())
         if content is not None and (found is None or hashlib.sha256(content).hexdigest() == part.sha256):
             return content
         if found is None:
@@ -113,11 +118,12 @@ class Location:
     def read_elsewhere(self, path: str, moved: Moved) -> bytes | None:
         """Return a content from where it was moved to, the newest place first; ``None`` if it is nowhere.
 
-        What is there may be damaged: then an earlier place is read, which may not be deleted yet.
+        What is there may be damaged: then an earlier place is read, which may not be deleted yet. At last those that other
+        records name: of two that contradict each other, one may be forged.
         """
         found: bytes | None = None
         failed: DamagedFileError | None = None
-        for each in reversed(moved.chain(path)[1:]):
+        for each in moved.elsewhere(path):
             if (part := part_of(each)) is None:
                 continue
             try:
@@ -179,7 +185,7 @@ class Location:
 
         :raises StorageError: the store answered with another part. What it has may be whole.
         """
-        data = self.read_part(pack, start, length)
+        data = self._part_of_pack(pack, start, length)
         if len(data) == length:
             return data
         if (there := self.find(pack)) is None:
@@ -193,7 +199,16 @@ class Location:
 
     def read_pack(self, pack: str) -> bytes:
         """Return a whole pack; of a file that is longer than its name says, or than any pack, no more than that."""
-        return self.read_part(pack, 0, min(pack_size(pack) or 0, LARGEST))
+        return self._part_of_pack(pack, 0, min(pack_size(pack) or 0, LARGEST))
+
+    def _part_of_pack(self, pack: str, start: int, length: int) -> bytes:
+        if self.store.reads_parts:
+            return self.read_part(pack, start, length)
+        try:
+            whole = self.store.read_at_most(self._absolute(pack), min(pack_size(pack) or 0, LARGEST))
+        except TooLargeError as e:  # encrypted as a whole, so none of it can be right
+            raise DamagedFileError(e.message, hint=e.hint) from e
+        return whole[start : start + length]
 
     def find(self, path: str) -> StoredFile | None:
         """Return one file as a listing shows it now, of a content in a pack the pack; ``None`` if there is none."""

@@ -26,7 +26,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -49,8 +49,8 @@ MOVED_AT_ONCE = 50_000
 LARGEST = 128 * 1024**2
 #: What to do about a record that cannot be read.
 WITHOUT_RECORD = (
-    "Put this file back from a copy of the repository; without one, move it out of the repository, and "
-    "`airflow-ckpt verify --read-data` reports which backups are whole"
+    "Put this file back from a copy of the repository; without one, move it out of the repository and keep it. Then "
+    "`airflow-ckpt verify --read-data` reports which backups are whole, and a prune keeps the packs that may hold the others"
 )
 #: Records that are read at once.
 RECORDS_AT_ONCE = 16
@@ -176,6 +176,12 @@ class Moved:
         while (further := self.paths.get(found[-1])) and further not in found:
             found.append(further)
         return found
+
+    def elsewhere(self, path: str) -> Iterator[str]:
+        """Where an object was moved to, the newest place first, and at last what only records say that contradict others."""
+        chain = self.chain(path)
+        yield from reversed(chain[1:])
+        yield from sorted(self.places(path).difference(chain))
 
     def part(self, paths: Iterable[str]) -> Moved:
         """Where some objects are, without the records: plain values, for another process."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -29,6 +30,7 @@ from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
 from airflow_ckpt_provider.backup.repository_check import check_repository
 from airflow_ckpt_provider.backup.retention import Policy
+from airflow_ckpt_provider.backup.verify import verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError, DamagedBackupError, RefusedError, RepositoryError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
@@ -346,3 +348,23 @@ def test_plans_and_records_that_are_no_json_are_named(place: Location) -> None:
                 repository.location.replace("plans/abc.json", json.dumps(plan).encode())
             with pytest.raises(CkptError, match=path.partition("/")[0]):
                 id_changes(repository)
+
+
+@pytest.mark.parametrize("table", [False, True])
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"path": "metadata"}, "metadata is listed twice"),
+        ({"path": "metadata/x"}, "metadata is listed as a file, and as a directory with files in it"),
+        ({"path": "state/0/.0.delta.crc"}, "state/0/.0.delta.crc is a hidden file"),
+    ],
+)
+def test_files_that_no_restore_can_write(place: Location, table: bool, changed: dict[str, str], why: str) -> None:
+    """They are found before anything is changed; before, the live checkpoint was set aside and stayed sealed."""
+    forge(place, replace(the_backup(place).files[-1], **changed), table=table)
+    report = verify_backup(opened(place), the_backup(place))
+    assert [finding.message for finding in report.findings if why in finding.message]
+    before = contents(place / "orders")
+    with pytest.raises(DamagedBackupError, match=re.escape(why)):
+        plan_restore(opened(place), the_backup(place), place / "orders", replace=True)
+    assert contents(place / "orders") == before

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import record_verification
 from airflow_ckpt_provider.backup.pack_file import MAGIC, PackBuilder, read_index
 from airflow_ckpt_provider.backup.prune import apply_prune, plan_prune
+from airflow_ckpt_provider.backup.repack import repack
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import check_repository
 from airflow_ckpt_provider.backup.repository_repair import apply_objects_repair, plan_objects_repair
@@ -38,6 +40,7 @@ from tests.support.packs import (
     with_big_files,
 )
 from tests.support.spoiled import spoil
+from tests.support.watched_stores import in_memory, watched
 
 ALL = ReadData()
 GOLDEN = Path(__file__).parents[2] / "golden" / "stored"
@@ -311,3 +314,19 @@ class TestForged:
         (waits_for,) = outcome.waits_for["orders"]
         assert waits_for.startswith(f"{pack}, which has a content that is damaged or missing where it was moved to")
         assert restored(repository, made, place / "target") == files_in(made, place)
+
+
+@pytest.mark.parametrize("contents_", [20, 60])
+def test_a_rotten_pack_does_not_have_the_records_read_for_each_content(contents_: int) -> None:
+    """Before, each of ten thousand contents had all records read and parsed, twice: a restore did not come to its refusal."""
+    place = in_memory()
+    repository = packed_repository(place)
+    made = back_up(place, {**stream(6), **{f"_schema/{n}": bytes([n]) * 50 for n in range(contents_)}}).manifest
+    repack(repository, "orders", set(packs_of(repository)), made_by="a test")
+    apply_prune(repository, plan_prune(repository), abandoned_after=timedelta(0))
+    (pack,) = packs_of(repository)
+    repository.location.replace(pack, bytes(byte ^ 1 for byte in repository.location.read(pack)))
+    seen, store = watched(repository.location)
+    report = verify_backup(Repository.open(seen), made, read_data=ALL)
+    assert {finding.path for finding in report.findings} >= {entry.path for entry in made.files if entry.size}
+    assert 0 < len([path for path in store.paths("read") if "/moved/" in path]) < 10

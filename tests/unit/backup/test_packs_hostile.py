@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 import time
 import tracemalloc
@@ -42,6 +43,7 @@ from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.packs import content_path, file_of, moved_document, part_of, read_moved
 from airflow_ckpt_provider.storage.store import Store, StoredFile
 from tests.support.backups import back_up, files_in, stream
@@ -441,3 +443,63 @@ def test_a_bit_in_a_record_is_found_and_named(place: Location, at: int) -> None:
         assert (found.paths, len(found.unreadable)) == ({}, 1)
     else:  # the bit is in that word: what the record says is right
         assert found.paths == moved
+
+
+def test_what_a_forged_record_names_is_read_before_a_backup_lists_it(place: Location) -> None:
+    """Of a content that a store has copied only its MD5 is known: the record would say what its SHA-256 is."""
+    repository = packed_repository(place)
+    made = back_up(place, stream(4)).manifest
+    right, wrong = b"r" * 5000, b"w" * 5000
+    md5 = hashlib.md5(right, usedforsecurity=False).hexdigest()
+    path = f"objects/orders/aa/etag-{md5}-{len(right)}"
+    repository.location.create(path, right)
+    builder = PackBuilder()
+    sha256 = hashlib.sha256(wrong).hexdigest()
+    start, content = builder.add(wrong, sha256), builder.sealed()
+    pack = f"objects/orders/aa/{hashlib.sha256(content).hexdigest()}-{len(content)}.pack"
+    repository.location.create(pack, content)
+    record = moved_document({path: content_path(pack, sha256, start, len(wrong))})
+    repository.location.create("moved/orders/000001.json", json.dumps(record).encode())
+    plant(place / "orders", {"_schema/big": right})
+    file = (place / "orders").walk()["_schema/big"]
+    copied = FileEntry("_schema/big", len(right), path, checksum=f"etag:{md5}", identity=file.identity)
+    before = replace(made, backup_id="20300101T000000Z-b000004", files=(*made.files, copied))
+    repository.location.create(before.path, before.to_document())
+    newest = back_up(place).manifest
+    entry = next(each for each in newest.files if each.path == "_schema/big")
+    assert repository.location.read(entry.object) == right
+
+
+def test_a_forged_record_with_a_lower_number_hides_nothing(place: Location) -> None:
+    repository, made = mostly_garbage(place)
+    apply_prune(repository, plan_prune(repository))
+    readable = restorable(repository, made)
+    forged = {
+        old: content_path(f"objects/orders/aa/{'1' * 64}-99999.pack", part.sha256, 8, part.length)
+        for old, new in read_moved(repository.location, "orders").paths.items()
+        if (part := part_of(new))
+    }
+    assert forged
+    repository.location.create("moved/orders/000000.json", json.dumps(moved_document(forged)).encode())
+    assert restorable(repository, made) == readable
+    assert verify_backup(repository, made, read_data=ALL).ok
+
+
+def test_an_encrypted_pack_that_has_grown_is_not_read(tmp_path: Path) -> None:
+    """It can be decrypted as a whole only: one of a gigabyte, by its name a few kilobytes, would fill the memory."""
+    place = open_location(str(tmp_path))
+    repository = packed_repository(place, key=os.urandom(32))
+    plant(place / "orders", stream(6))
+    made = create_backup(Checkpoint.at(place / "orders"), repository).manifest
+    (pack,) = packs_of(repository)
+    os.truncate(tmp_path / "backups" / pack, 1024**3)
+    tracemalloc.start()
+    try:
+        report = verify_backup(repository, made, read_data=ALL)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert not report.ok
+    assert most < 50 * 1024**2
+    with pytest.raises(DamagedBackupError):
+        apply_restore(plan_restore(repository, made, place / "target"))
