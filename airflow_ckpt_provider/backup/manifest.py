@@ -283,6 +283,9 @@ def _files(content: dict[str, Any], table: memoryview | None, read_later: ReadLa
         packed.check()
         return listed
     name, length, size = content["name"], content["files"], content["bytes"]
+    for key, value in (("files", length), ("bytes", size)):
+        if type(value) is not int or value < 0:
+            raise ValueError(f"its {key} is {value!r}")
     if read_later:
         return FileTable.later(read_later, name=name, length=length, size=size)
     whole = table if table is not None else content["file_table"].encode()

@@ -28,7 +28,7 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.prune import apply_prune, plan_prune
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
-from airflow_ckpt_provider.backup.repository_check import check_repository
+from airflow_ckpt_provider.backup.repository_check import check_repository, readable
 from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -348,6 +348,19 @@ def test_plans_and_records_that_are_no_json_are_named(place: Location) -> None:
                 repository.location.replace("plans/abc.json", json.dumps(plan).encode())
             with pytest.raises(CkptError, match=path.partition("/")[0]):
                 id_changes(repository)
+
+
+@pytest.mark.parametrize("key", ["files", "bytes"])
+@pytest.mark.parametrize("value", [-1, "2", True, None])
+def test_a_table_of_no_size(place: Location, key: str, value: object) -> None:
+    """Its size is believed before it is read; a list of backups ended with an error of Python."""
+    made = forge(place, table=True)
+    repository = opened(place)
+    content = json.loads(repository.location.read(made.path))
+    repository.location.replace(made.path, _sealed({**content, key: value}))
+    ids = tuple(repository.backup_ids("orders"))
+    damaged = [each for each in readable(repository, "orders", ids, with_files=False) if not isinstance(each, Manifest)]
+    assert [each.backup_id for each in damaged] == [made.backup_id]
 
 
 @pytest.mark.parametrize("table", [False, True])
