@@ -146,11 +146,14 @@ class Span:
         return content
 
     def _records(self) -> Moved:
-        """Where contents are by now, read once for all contents of this part: a rotten pack can hold tens of thousands."""
-        with self._lock:
-            if self._now is None:
-                self._now = read_moved(self._place, self.pack.split("/")[1])
+        """Where contents are by now. Records are read again only where there are others: a rotten pack can hold ten thousands."""
+        name = self.pack.split("/")[1]
+        if self._now is None:
+            with self._lock:
+                self._now = self._now or read_moved(self._place, name)
             return self._now
+        self._now = read_moved(self._place, name, self._now)  # a repack since then has moved contents once more
+        return self._now
 
     def _read_elsewhere(self, entry: FileEntry, *, moved: bool) -> bytes:
         """A content whose pack is missing, or was repacked since the records were read."""

@@ -39,6 +39,7 @@ from airflow_ckpt_provider.units import format_size
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.storage.location import Location
+    from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
 
@@ -159,12 +160,14 @@ class Moved:
     :param records: path of each record -> what it says; nothing in the place of one whose repack was given up.
     :param number: of the newest record; 0 if there is none.
     :param unreadable: records that cannot be read, in words.
+    :param listed: the files of the records, as they were listed.
     """
 
     paths: Mapping[str, str] = field(default_factory=dict)
     records: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     number: int = 0
     unreadable: tuple[str, ...] = ()
+    listed: tuple[StoredFile, ...] = ()
 
     def now(self, path: str) -> str:
         """Where an object is now."""
@@ -201,13 +204,19 @@ class Moved:
         return found
 
 
-def read_moved(repository: Location, name: str) -> Moved:
+def read_moved(repository: Location, name: str, known: Moved | None = None) -> Moved:
     """Read where contents of a stream have been moved to: one listing, and a read for each record, several at once.
 
     A record that no trusted key has signed is left out. So is one that is damaged, or names something else than contents of
     the stream, and it is named: whoever deletes something has to know what it says.
+
+    :param known: what was read before. It is returned where the listing is the same.
     """
-    files = sorted(f.path for f in repository.list(f"{MOVED}/{name}").files if _is_record(f.path))
+    found_now = (f for f in repository.list(f"{MOVED}/{name}").files if _is_record(f.path))
+    listed = tuple(sorted(found_now, key=lambda file: file.path))
+    if known is not None and known.listed == listed:
+        return known
+    files = [file.path for file in listed]
     paths: dict[str, str] = {}
     records: dict[str, dict[str, str]] = {}
     unreadable: list[str] = []
@@ -219,7 +228,8 @@ def read_moved(repository: Location, name: str) -> Moved:
             records[path] = found
             # The first record of a content counts: what it names is what prunes have left alone since.
             paths = found | paths
-    return Moved(paths, records, max((int(p.rpartition("/")[2][:-5]) for p in files), default=0), tuple(unreadable))
+    newest = max((int(path.rpartition("/")[2][:-5]) for path in files), default=0)
+    return Moved(paths, records, newest, tuple(unreadable), listed)
 
 
 def _at_once(read: Callable[[str], Record], files: Sequence[str]) -> list[Record]:

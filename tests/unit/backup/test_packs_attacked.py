@@ -25,6 +25,7 @@ from airflow_ckpt_provider.backup.kept_contents import KeptContents
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.migrate import apply_migrate, plan_migrate
 from airflow_ckpt_provider.backup.notes import record_verification
+from airflow_ckpt_provider.backup.pack_reads import spans
 from airflow_ckpt_provider.backup.prune import MaxUnused, apply_prune, plan_prune
 from airflow_ckpt_provider.backup.prune_marks import Marks, read_marks, write_mark
 from airflow_ckpt_provider.backup.repository import Repository
@@ -147,6 +148,24 @@ def test_what_was_moved_twice_is_read_before_its_last_good_copy_goes(place: Loca
     assert first <= set(packs_of(repository))
     repository.location.delete("moved/orders/000002.json")
     assert restorable(repository, made) == right
+
+
+def test_who_has_read_records_finds_what_was_moved_since(place: Location) -> None:
+    """A reader that was paused between two contents of a pack: meanwhile the pack was repacked, and deleted."""
+    repository, made = moved_once(place)
+    right = files_in(made, place)
+    moved = read_moved(repository.location, "orders")
+    entries = [entry for entry in made.files if entry.object in moved.paths and entry.size]
+    (pack,) = {file_of(moved.now(entry.object)) for entry in entries}
+    whole = repository.location.read(pack)
+    repository.location.replace(pack, bytes(byte ^ 1 for byte in whole))
+    (span,) = spans(repository.location, pack, entries, moved=moved)
+    assert span.read(entries[0]) != right[entries[0].path]
+    repository.location.replace(pack, whole)
+    assert repack.repack(repository, "orders", {pack}, made_by="a test")[0] == {pack}
+    prune(repository)
+    assert pack not in packs_of(repository)
+    assert [span.read(entry) for entry in entries] == [right[entry.path] for entry in entries]
 
 
 def test_without_its_record_what_was_moved_stays(place: Location) -> None:

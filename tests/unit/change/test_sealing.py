@@ -281,7 +281,7 @@ def test_plan_ids() -> None:
     ],
 )
 def test_whose_seal_it_is(reason: str, attempt: int | None, half_changed: bool) -> None:
-    """Files below the seal of a change may be half-changed: nobody is told to lift that."""
+    """Files below the seal of a change may be half-changed, so no hint says to lift it."""
     since = datetime(2026, 11, 25, tzinfo=UTC)
     error = sealed_by_another("memory:///orders", Seal(1, "7f3a", reason, "me", since, attempt))
     assert isinstance(error, SealedError)
