@@ -225,6 +225,7 @@ def sealed_by_another(uri: str, mark: Seal) -> SealedError:
     undone = undone_by(mark.plan_id)
     if undone != mark.plan_id:
         hint = f"let that undo finish; if it was stopped, run it again: `airflow-ckpt undo {uri} --plan {undone}`"
+        hint += ", with the repository of that change (--repository) if it is not beside the checkpoint"
     return SealedError(
         f"{uri} is sealed by plan {mark.plan_id} ({mark.reason}, {mark.made_by}, {mark.since}): {mark.path}", hint=hint
     )

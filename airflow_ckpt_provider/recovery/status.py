@@ -178,11 +178,11 @@ def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStat
         plan = RewindPlan.of_document(document)
         by_spark = _needs(plan)
         doing = f"rewound to batch {plan.batch_id} by plan {plan_id}"
-        undo = undo_command(place, plan_id, repository, [sink.sink for sink in plan.request.sinks])
-        commands: tuple[str, ...] = (_again(place, plan, repository), undo)
+        again = _again(place, plan, repository)
         if plan.chain:
             doing += f", with the streams of chain {plan.chain['plan_id']}"
-            commands = (f"airflow-ckpt chain rewind {plan.chain['arguments']} … --apply", plan.command_to_undo())
+            again = f"airflow-ckpt chain rewind {plan.chain['arguments']} … --apply"
+        commands: tuple[str, ...] = (again, plan.command_to_undo(repository))
     else:
         by_spark = ""
         doing = f"changed by {what}"

@@ -226,7 +226,7 @@ def brought_forward(change: SinkChange) -> RefusedError:
     """The error for a roll-back that somebody has begun to undo."""
     return RefusedError(
         f"{change.sink.name} was brought forward again by an undo of rewind {change.plan_id}, which was not ended",
-        hint=f"run it again: `airflow-ckpt undo {change.checkpoint} --plan {change.plan_id}`",
+        hint=f"run it again: `{change.undo_command}`",
     )
 
 

@@ -259,8 +259,8 @@ class DescribedSink(SinkKind):
             raise StorageError(
                 f"{uri}: somebody wrote {theirs} at the moment of the roll-back, which took their rows out in version {lost}, "
                 f"and they could not be put back ({failed or f'the table is at version {now.newest}'})",
-                hint=f"stop whoever writes, give the rows back by hand ({by_hand}), then take the plan back: `airflow-ckpt undo "
-                f"{change.checkpoint} --plan {change.plan_id} --sink {uri}`",
+                hint=f"stop whoever writes, give the rows back by hand ({by_hand}), then take the plan back: "
+                f"`{change.undo_command}`",
             )
         raise RefusedError(
             f"{uri}: somebody wrote {theirs} at the moment of the roll-back (version {lost}); the table was put back to what "
@@ -285,7 +285,7 @@ def _check_lost(change: SinkChange, history: TableHistory) -> None:
             f"the roll-back of {change.report.uri} in version {lost} took out rows that somebody wrote just before; "
             "nothing was changed by this attempt",
             hint=f"give the rows back by hand (RESTORE TABLE {_name(change)} TO VERSION AS OF {lost - 1}), then take the plan "
-            f"back: `airflow-ckpt undo {change.checkpoint} --plan {change.plan_id} --sink {change.report.uri}`",
+            f"back: `{change.undo_command}`",
         )
 
 

@@ -77,6 +77,7 @@ class SinkChange:
     :param plan_id: the plan. What is written into the sink should carry it: a second run finds by it what the first one did.
     :param undo_id: what the undo of the plan should carry.
     :param checkpoint: URI of the checkpoint, for messages.
+    :param undo_command: the command that undoes the plan, for messages.
     :param query_id: the query's id.
     :param app_id: the id by which the sink knows the query.
     :param batch_id: the batch that is rewound to.
@@ -100,6 +101,7 @@ class SinkChange:
     plan_id: str
     undo_id: str
     checkpoint: str
+    undo_command: str
     query_id: str
     app_id: str
     batch_id: int

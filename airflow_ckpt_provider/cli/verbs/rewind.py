@@ -180,7 +180,10 @@ def _show(call: Call, outcome: RewindOutcome, repository: Repository) -> None:
     rows += [
         ("kept", str(outcome.kept)),
         ("next", f"start the query: it continues with batch {outcome.batch_id + 1}"),
-        ("undo it", f"{undo_command(outcome.checkpoint, outcome.plan_id, repository)}, until the query has run"),
+        (
+            "undo it",
+            f"{undo_command(outcome.checkpoint, outcome.plan_id, repository, call.args.sink)}, until the query has run",
+        ),
     ]
     call.screen.print(terminal.facts(rows))
 

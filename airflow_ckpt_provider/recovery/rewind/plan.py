@@ -237,7 +237,7 @@ class RewindPlan(Plan):
         :param repository: where the plan is kept; ``None``: beside the checkpoint.
         """
         if self.chain is None:
-            return undo_command(self.checkpoint, self.plan_id, repository)
+            return undo_command(self.checkpoint, self.plan_id, repository, (sink.sink for sink in self.request.sinks))
         return f"airflow-ckpt chain undo {self.chain['arguments']} --plan {self.chain['plan_id']}"
 
     @property

@@ -68,6 +68,7 @@ class _Sinks:
                     plan_id=plan.plan_id,
                     undo_id=undo_of(plan.plan_id),
                     checkpoint=plan.checkpoint,
+                    undo_command=plan.command_to_undo(repository or self.held),
                     query_id=plan.query_id,
                     app_id=planned.app_id,
                     table_id=planned.table_id,

@@ -393,8 +393,8 @@ class TestASinkThatFails:
         assert without_seals(contents(here / "orders")) == stream(4)
         mark = inspect_target(here / "orders").seal
         assert mark is not None
-        kept_in = f"--repository {held(here).location.uri}"
-        assert f"`airflow-ckpt undo {here / 'orders'} --plan {mark.plan_id} {kept_in}`" in str(error.value.hint)
+        named = f"--repository {held(here).location.uri} --sink {out.uri}"
+        assert f"`airflow-ckpt undo {here / 'orders'} --plan {mark.plan_id} {named}`" in str(error.value.hint)
         assert "run the same command again" in str(error.value.hint)
         undo(here / "orders", held(here), sink=Sink(place=out), rest=STOPPED)
         assert contents(out) == sink
