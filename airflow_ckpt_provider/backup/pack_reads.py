@@ -152,7 +152,7 @@ class Span:
             with self._lock:
                 self._now = self._now or read_moved(self._place, name)
             return self._now
-        self._now = read_moved(self._place, name, self._now)  # a repack since then has moved contents once more
+        self._now = read_moved(self._place, name, self._now)  # a repack since then has moved contents again
         return self._now
 
     def _read_elsewhere(self, entry: FileEntry, *, moved: bool) -> bytes:
