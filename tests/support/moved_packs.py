@@ -38,7 +38,7 @@ def prune(repository: Repository) -> None:
 
 
 def moved_twice(place: Location) -> tuple[Repository, Manifest, FileEntry, set[str]]:
-    """The same, moved again: its only backup, a content of it, and the packs that it was in first, which are still there."""
+    """What `moved_once` makes, moved again: with a content of it, and the packs that it was in first, which are still there."""
     repository, made = moved_once(place)
     first = {file_of(to) for to in read_moved(repository.location, "orders").paths.values()}
     assert repack(repository, "orders", first, made_by="a test")[0] == first

@@ -9,9 +9,11 @@ from typing import Any
 import fsspec
 import pytest
 
+from airflow_ckpt_provider.storage.exchange import exchange
 from airflow_ckpt_provider.storage.fsspec_store import FsspecStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.memory_store import MemoryStore
+from airflow_ckpt_provider.storage.mounts import file_system_of
 from airflow_ckpt_provider.storage.opening import location_of, open_location
 from tests.support.every_run import of_these
 from tests.support.s3_server import S3Server
@@ -53,3 +55,19 @@ def s3_location(request: pytest.FixtureRequest, s3_server: S3Server) -> Callable
         return location_of(fs, path) if request.param == "s3 from s3fs" else Location(FsspecStore(fs), path)
 
     return open_it
+
+
+@pytest.fixture
+def names_exchange(tmp_path: Path) -> None:
+    """Two files exchange their names here; elsewhere a test of that is skipped, but never where Linux is known to offer it."""
+    for name in "ab":
+        (tmp_path / name).write_text(name)
+    if not exchange(f"{tmp_path}/a", f"{tmp_path}/b"):
+        kind = file_system_of(str(tmp_path))
+        assert kind not in {"btrfs", "ext4", "tmpfs", "xfs"}
+        pytest.skip(
+            f"{kind or 'this file system'} does not exchange names, as NFS, SMB and macOS: the other way is tested"
+        )
+    assert (tmp_path / "a").read_text() == "b"
+    for name in "ab":
+        (tmp_path / name).unlink()

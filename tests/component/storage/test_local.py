@@ -159,18 +159,7 @@ def test_file_addresses_are_taken_as_they_stand(tmp_path: Path) -> None:
         assert open_location(spelling).root == f"{tmp_path}/a#b?c%20d"
 
 
-@pytest.fixture
-def exchanges(tmp_path: Path) -> None:
-    for name in "ab":
-        (tmp_path / name).write_text(name)
-    if not exchange(f"{tmp_path}/a", f"{tmp_path}/b"):
-        pytest.skip("this file system does not exchange names")
-    assert (tmp_path / "a").read_text() == "b"
-    for name in "ab":
-        (tmp_path / name).unlink()
-
-
-@pytest.mark.usefixtures("exchanges")
+@pytest.mark.usefixtures("names_exchange")
 class TestExchanged:
     """Somebody writes while a file and the one that replaces it exchange their names."""
 

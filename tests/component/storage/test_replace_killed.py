@@ -78,17 +78,7 @@ def killed_at_each_step(act: Callable[[Steps], None], about: str = "") -> int:
     raise AssertionError("it has no end")
 
 
-@pytest.fixture
-def exchanges(tmp_path: Path) -> None:
-    for name in "ab":
-        (tmp_path / name).write_text(name)
-    if not local_store.exchange(f"{tmp_path}/a", f"{tmp_path}/b"):
-        pytest.skip("this file system does not exchange names")
-    for name in "ab":
-        (tmp_path / name).unlink()
-
-
-@pytest.mark.usefixtures("exchanges")
+@pytest.mark.usefixtures("names_exchange")
 def test_the_name_always_holds_the_old_content_or_the_new_one(tmp_path: Path) -> None:
     def replaced(steps: Steps) -> None:
         place = open_location(str(tmp_path / str(steps.at)))
@@ -126,7 +116,7 @@ def test_without_exchanges_no_content_is_lost(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.format_1("it is migrated to format 2")
-@pytest.mark.usefixtures("exchanges")
+@pytest.mark.usefixtures("names_exchange")
 def test_a_killed_migrate_leaves_a_repository(tmp_path: Path) -> None:
     back_up(open_location(str(tmp_path / "original")), stream(3))
 
@@ -149,7 +139,7 @@ def test_a_killed_migrate_leaves_a_repository(tmp_path: Path) -> None:
     assert killed_at_each_step(migrated, "repository.json") >= 2
 
 
-@pytest.mark.usefixtures("exchanges")
+@pytest.mark.usefixtures("names_exchange")
 def test_a_killed_repair_loses_no_pack(tmp_path: Path) -> None:
     place = open_location(str(tmp_path / "original"))
     repository = packed_repository(place)
