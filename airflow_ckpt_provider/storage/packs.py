@@ -213,7 +213,7 @@ def read_moved(repository: Location, name: str, known: Moved | None = None) -> M
     :param known: what was read before. It is returned where the listing is the same.
     """
     found_now = (f for f in repository.list(f"{MOVED}/{name}").files if _is_record(f.path))
-    listed = tuple(sorted(found_now, key=lambda file: file.path))
+    listed = tuple(sorted(found_now, key=lambda file: (_number_of(file.path), file.path)))
     if known is not None and known.listed == listed:
         return known
     files = [file.path for file in listed]
@@ -228,8 +228,7 @@ def read_moved(repository: Location, name: str, known: Moved | None = None) -> M
             records[path] = found
             # The first record of a content counts: what it names is what prunes have left alone since.
             paths = found | paths
-    newest = max((int(path.rpartition("/")[2][:-5]) for path in files), default=0)
-    return Moved(paths, records, newest, tuple(unreadable), listed)
+    return Moved(paths, records, max(map(_number_of, files), default=0), tuple(unreadable), listed)
 
 
 def _at_once(read: Callable[[str], Record], files: Sequence[str]) -> list[Record]:
@@ -290,7 +289,11 @@ def moved_path(name: str, number: int) -> str:
 
 def _is_record(path: str) -> bool:
     name = path.rpartition("/")[2]
-    return name.endswith(".json") and name[:-5].isdecimal()
+    return name.endswith(".json") and name.isascii() and name[:-5].isdecimal()
+
+
+def _number_of(path: str) -> int:
+    return int(path.rpartition("/")[2].removesuffix(".json"))
 
 
 def _parsed(repository: Location, name: str, path: str) -> dict[str, str]:

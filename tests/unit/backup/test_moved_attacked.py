@@ -34,7 +34,7 @@ from airflow_ckpt_provider.storage.signatures import Signing, public_key
 from tests.support.backups import back_up, files_in, stream
 from tests.support.checkpoints import Files, contents, plant
 from tests.support.locked_objects import lockable as lockable
-from tests.support.moved_packs import flip, moved_twice, prune, repacked
+from tests.support.moved_packs import flip, moved_once, moved_twice, prune, repacked
 from tests.support.packs import packs_of, restorable
 from tests.support.watched_stores import forget_all, in_memory
 
@@ -269,3 +269,16 @@ def test_an_object_that_is_cut_off_after_it_was_packed_damages_no_backup(
     prune(repository)
     assert restorable(repository, made) == right
     assert verify_backup(repository, made, read_data=ALL).ok
+
+
+def test_the_first_record_counts_whatever_number_of_digits_it_has(place: Location) -> None:
+    repository, _ = moved_once(place)
+    (old, new), *_ = read_moved(repository.location, "orders").paths.items()
+    sha256, start, length = new.rpartition("/")[2].split("-")
+    for number in (1_000_000, 999_999):
+        to = f"objects/orders/aa/{'1' * 64}-{number}.pack/{sha256}-{start}-{length}"
+        record = json.dumps(moved_document({"objects/orders/x": to}))
+        repository.location.create(f"moved/orders/{number}.json", record.encode())
+    found = read_moved(repository.location, "orders")
+    assert (found.paths[old], found.number) == (new, 1_000_000)
+    assert "-999999.pack" in found.paths["objects/orders/x"]
