@@ -13,10 +13,12 @@ import builtins
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from itertools import chain
 from typing import Any
 
 from airflow_ckpt_provider.backup.file_entry import OBJECTS, FileEntry
@@ -36,7 +38,7 @@ _ID_TIME = "%Y%m%dT%H%M%SZ"
 _HASH = re.compile(rb',"sha256":"([0-9a-f]{64})"\}')
 _HASH_LENGTH = 77
 #: What comes before and after a table, which is the last of a document's values before its hash.
-_TABLE, _END_OF_TABLE = b',"file_table":"', b'"}'
+_TABLE, _END_OF_TABLE = b',"file_table":"', b'"'
 #: By how much the clock of whoever took a backup may be ahead of ours.
 CLOCKS_DIFFER = timedelta(minutes=5)
 #: Of what is used in a document without a further look.
@@ -155,18 +157,23 @@ class Manifest:
             del content["sequence"]
         if not compact:
             content["file_list"] = [file.to_json() for file in self.files]
-        document = bytearray(json.dumps(content, separators=(",", ":")).encode())
-        if compact:
-            document[-1:] = _TABLE
-            files = self.files
-            if not isinstance(files, FileTable) or files.name != self.name:
-                files = FileTable(self.name, files)
-            for piece in files.write():
-                document += piece
-            document += _END_OF_TABLE
-        sha256 = hashlib.sha256(document).hexdigest()
-        document[-1:] = f',"sha256":"{sha256}"}}'.encode()
-        return builtins.bytes(document)
+        begin = json.dumps(content, separators=(",", ":")).encode()[:-1]
+        document, sha256 = BytesIO(), hashlib.sha256()
+        for piece in chain((begin,), self._table() if compact else ()):
+            document.write(piece)
+            sha256.update(piece)
+        sha256.update(b"}")
+        document.write(f',"sha256":"{sha256.hexdigest()}"}}'.encode())
+        return document.getvalue()  # the very bytes, no copy of them: a million files take a hundred megabytes
+
+    def _table(self) -> Iterator[builtins.bytes]:
+        """What a document of many files has in the place of ``file_list``, in pieces."""
+        files = self.files
+        if not isinstance(files, FileTable) or files.name != self.name:
+            files = FileTable(self.name, files)
+        yield _TABLE
+        yield from files.write()
+        yield _END_OF_TABLE
 
 
 def parse_manifest(data: bytes, *, path: str, read_later: ReadLater | None = None) -> Manifest:

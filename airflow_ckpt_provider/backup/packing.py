@@ -21,8 +21,9 @@ from airflow_ckpt_provider.storage.packs import content_path
 PACKED_BELOW = 512 * 1024
 #: A pack is full from so many bytes on.
 PACK_SIZE = 16 * 1024**2
-#: And from so many contents on: a record of those that were moved has a line for each.
-CONTENTS = 50_000
+#: And from so many contents on: whoever reads a pack holds an entry of half a kilobyte for each, and a record of those that
+#: were moved has a line for each.
+CONTENTS = 20_000
 #: Packs in memory besides the one that is being filled: those that are written.
 _WRITTEN_AT_ONCE = 2
 #: Of so many contents it is remembered that they are packed, so that the same content is not packed twice.

@@ -89,13 +89,13 @@ class PackUse:
     def to_merge(self, *, without: Collection[str] = ()) -> list[str]:
         """The small packs to merge. Each backup leaves one, and a restore needs a request for each of them.
 
-        A full pack has 16 MiB or 50,000 contents. A pack is small while it is less than half full. The tier of a small pack
+        A full pack has 16 MiB or 20,000 contents. A pack is small while it is less than half full. The tier of a small pack
         is 0 from 1/32 on, 1 from 1/512 on, and so on. Packs of a tier are merged where there are 16 of them or more.
 
         Bounds, as long as backups add contents and none expires:
 
-        * After a prune no tier has 16 small packs. There are five tiers. So a stream has at most 75 small packs, and 2 packs
-          for each 16 MiB and each 50,000 contents.
+        * After a prune no tier has 16 small packs. There are four tiers. So a stream has at most 60 small packs, and 2 packs
+          for each 16 MiB and each 20,000 contents.
         * 16 packs of a tier make one of a lower number, or full packs. So a content is written again at most once for
           each tier: once, if its backup wrote 512 KiB or more. What is left behind full packs is less than half a pack, and
           less than what is full from then on. So on average a byte is written again at most one time more than that.
