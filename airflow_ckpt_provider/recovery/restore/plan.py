@@ -180,11 +180,13 @@ class RestorePlan(Plan):
         wrong = {damage.path for damage in found}
         moved = MovedContents(self.repository)
 
-        def is_sure(entry: FileEntry) -> bool:
-            return self._is_copied(entry) and entry.object not in known and moved.now(entry.object) == entry.object
+        def is_read(entry: FileEntry) -> bool:
+            if entry.path in wrong:
+                return False
+            return not self._is_copied(entry) or entry.object in known or moved.now(entry.object) != entry.object
 
-        unsure = (e for e in self.entries if e.path not in wrong and not is_sure(e))
-        found += check_contents(self.repository, FileTable(name, unsure), workers=workers, moved=moved, kept=self.kept)
+        read = self.entries if all(map(is_read, self.entries)) else FileTable(name, filter(is_read, self.entries))
+        found += check_contents(self.repository, read, workers=workers, moved=moved, kept=self.kept)
         note_damage(self.repository, self.manifest, found)
         refuse_findings(self.manifest, found)
 
