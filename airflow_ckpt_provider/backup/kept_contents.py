@@ -12,6 +12,18 @@ from airflow_ckpt_provider.backup.packing import PACKED_BELOW
 KEPT = 128 * 1024**2
 #: About what a content takes besides its bytes.
 _EACH = 300
+#: Contents that are more than this many times what is kept are not kept at all: that would save few reads, and the lists of so
+#: many files take the memory.
+_FEW_OF = 5
+
+
+def fit(files: int, size: int) -> bool:
+    """Whether so many contents of so many bytes fit well enough for keeping them to pay.
+
+    :param files: how many.
+    :param size: their bytes.
+    """
+    return size + files * _EACH <= _FEW_OF * KEPT
 
 
 class KeptContents:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from airflow_ckpt_provider.backup.claims import in_use
 from airflow_ckpt_provider.backup.file_table import kept_in_memory
-from airflow_ckpt_provider.backup.kept_contents import KeptContents
+from airflow_ckpt_provider.backup.kept_contents import KeptContents, fit
 from airflow_ckpt_provider.backup.transfer import WORKERS, OnProgress
 from airflow_ckpt_provider.change.engine import Change
 from airflow_ckpt_provider.change.rest import RestProof, RestRule
@@ -73,7 +73,7 @@ def apply_restore(
     :raises DamagedBackupError: an object is not what was backed up; nothing was changed.
     :raises CkptError: as :meth:`~airflow_ckpt_provider.change.engine.Change.apply` raises.
     """
-    if writes is None:  # others read for themselves what they write
+    if writes is None and fit(len(plan.entries), plan.bytes):  # others read for themselves what they write
         plan = replace(plan, kept=KeptContents())
     change = Change(
         plan,

@@ -95,3 +95,10 @@ def test_two_requests_read_a_full_pack(seed: int) -> None:
     found = list(spans(in_memory(), path, entries))
     assert len(found) == 2
     assert all(span.end - span.start <= SPAN for span in found)
+
+
+@pytest.mark.parametrize(
+    ("files", "size", "pays"), [(5_000, 54_000_000, True), (50_000, 540_000_000, True), (1_000_000, 450_000_000, False)]
+)
+def test_contents_of_which_few_fit_into_memory_are_not_kept(files: int, size: int, pays: bool) -> None:
+    assert kept_contents.fit(files, size) is pays
