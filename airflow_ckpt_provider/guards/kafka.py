@@ -25,6 +25,7 @@ from airflow_ckpt_provider.verdict import Verdict
 _CLOCKS_MS = 300_000
 #: Where retention is by size, the estimate has to be this many times the time that is needed.
 _MARGIN = 2.0
+_NOT_KNOWN = KnownTopics()
 
 
 class KafkaGuard:
@@ -173,9 +174,7 @@ def look(
     gone = {p: ends[p] for p, offset in start.items() if p in ends and 0 <= offset < ends[p].earliest}
     gone |= {p: ends[p] for p in ends if p not in start and ends[p].earliest}
     tails = cluster.read({p: (e.latest - 1, e.latest - 1) for p, e in gone.items() if e.latest > e.earliest})
-    compare = known.to_compare(topics, ends)
-    again = {p: records[0] for p, records in cluster.read({p: (o, o) for p, o in compare.items()}).items() if records}
-    made_again = {name: why for name, topic in topics.items() if (why := known.recreated(topic, again))}
+    made_again = _recreated(cluster, known, topics, ends)
     trimmed = [p for p in wanted if ends[p].earliest and configs[p[0]].retention_bytes is not None]
     oldest = {p: r[0] for p, r in cluster.read({p: (ends[p].earliest,) * 2 for p in trimmed}).items() if r}
     deleting = [p for p in wanted if p[0] in configs and configs[p[0]].deletes]
@@ -308,23 +307,44 @@ def _least(values: Iterable[float | None]) -> float | None:
     return min((v for v in values if v is not None), default=None)
 
 
-def observe_kafka(cluster: KafkaClient) -> Callable[[Iterable[SourceOffset]], dict[str, Any]]:
+def observe_kafka(
+    cluster: KafkaClient,
+) -> Callable[[Iterable[SourceOffset], Mapping[str, Mapping[str, Any]], datetime | None], dict[str, Any]]:
     """Return what a backup calls to record the identity of the topics that its checkpoint reads.
 
     The answer is kept in the manifest, under ``facts.sources``: for each Kafka source the topics' ids, both ends of each
     partition, and offset and timestamp of the last record that was read.
     """
 
-    def observe(sources: Iterable[SourceOffset]) -> dict[str, Any]:
-        kafka = [source for source in sources if isinstance(source.offset, KafkaOffset)]
-        return {source.source: record(cluster.again(), source.offset).to_json() for source in kafka}
+    def observe(
+        sources: Iterable[SourceOffset], recorded: Mapping[str, Mapping[str, Any]], planned: datetime | None
+    ) -> dict[str, Any]:
+        return {
+            s.source: record(
+                cluster.again(),
+                s.offset,
+                before=KnownTopics.from_json(recorded.get(s.source, {})),
+                planned=planned,
+            ).to_json()
+            for s in sources
+            if isinstance(s.offset, KafkaOffset)
+        }
 
     return observe
 
 
-def record(cluster: KafkaClient, offset: Offset | None) -> KnownTopics:
+def record(
+    cluster: KafkaClient,
+    offset: Offset | None,
+    *,
+    before: KnownTopics = _NOT_KNOWN,
+    planned: datetime | None = None,
+) -> KnownTopics:
     """Read the topics of an offset and return what distinguishes them from others.
 
+    :param before: what the backup before has recorded. A topic that was recreated since then has not been read yet, as long
+        as the stream stands still: it is not what the offset belongs to.
+    :param planned: when the batch of the offset was planned; ``None``: not known.
     :raises SourceError: the broker could not be asked.
     """
     positions = _flat(offset)
@@ -340,4 +360,16 @@ def record(cluster: KafkaClient, offset: Offset | None) -> KnownTopics:
             log.earliest, log.latest, same.offset if same else None, same.timestamp_ms if same else None
         )
     ids = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id}
-    return KnownTopics(datetime.now(UTC), ids, fingerprints)
+    now = KnownTopics(datetime.now(UTC), ids, fingerprints)
+    names = {topic for topic, _ in positions}
+    before = dataclasses.replace(before, fingerprints={p: f for p, f in before.fingerprints.items() if p[0] in names})
+    return before.continued(now, recreated=_recreated(cluster, before, topics, ends), planned=planned)
+
+
+def _recreated(
+    cluster: KafkaClient, known: KnownTopics, topics: Mapping[str, Topic], ends: Mapping[Partition, LogEnds]
+) -> dict[str, str]:
+    """Topics that are not those that were recorded, and why."""
+    compare = known.to_compare(topics, ends)
+    again = {p: records[0] for p, records in cluster.read({p: (o, o) for p, o in compare.items()}).items() if records}
+    return {name: why for name, topic in topics.items() if (why := known.recreated(topic, again))}
