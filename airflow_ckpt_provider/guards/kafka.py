@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_ckpt_provider.checkpoint.kafka_start import FILE, parse_kafka_start
 from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset, Offset
+from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.guards.kafka_client import TIMEOUT, KafkaClient
 from airflow_ckpt_provider.guards.kafka_identity import KIND, Fingerprint, KnownTopics
 from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic, TopicConfig
@@ -26,6 +29,13 @@ _CLOCKS_MS = 300_000
 #: Where retention is by size, the estimate has to be this many times the time that is needed.
 _MARGIN = 2.0
 _NOT_KNOWN = KnownTopics()
+_PATTERN = "subscribepattern"
+_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+_NO_START = (
+    "{}/0 is missing: from which offsets the first batch reads is not recorded. Spark evaluates the reader's startingOffsets "
+    "again, by default the end of the topics: records that the batch was planned to read are lost then. Restore the file from a "
+    "backup, or start with a new checkpoint and startingOffsets"
+)
 
 
 class KafkaGuard:
@@ -34,7 +44,7 @@ class KafkaGuard:
     :param settings: its own options, under ``kafka``: ``config`` (librdkafka's settings), ``timeout`` (seconds for one
         poll, by default 10), ``isolation_level`` (the query's ``kafka.isolation.level``), ``warn_only`` (a retention that
         is too short for the planned downtime is a warning, and no verdict), ``options`` (source -> options of the query's
-        reader that matter here: ``subscribePattern``). Without ``config`` every answer is ``UNKNOWN``.
+        reader that matter here: ``subscribePattern``, ``subscribe``). Without ``config`` every answer is ``UNKNOWN``.
     :param cluster: the cluster, where it is open already.
     """
 
@@ -70,14 +80,31 @@ class KafkaGuard:
                 "no Kafka connection was given: whether the topics still have its offsets is not known (the native connector of "
                 "Azure Event Hubs writes offsets of the same form)",
             )
+        try:
+            source = _with_start(source)
+        except FileNotFoundError:
+            return not_guarded(source, _NO_START.format(source.log))
+        except UnreadableLogError as e:
+            unreadable = f"{source.log}/{e.message}; the query fails at its start"
+            return SourceReport(source.name, KIND, (Judgement(Verdict.WILL_FAIL, unreadable),), lost=None)
         start, planned = _positions(source)
         known = KnownTopics.from_json(source.known)
-        seen, oldest, newest = look(self._cluster.again(), start, source, known, committed=self._committed)
-        by_pattern = "subscribepattern" in {key.lower() for key in self._options.get(source.name, {})}
-        found = judge_partitions(start, planned, seen, if_gone=self._settings.if_gone, by_pattern=by_pattern)
+        cluster = self._cluster.again()
+        options = {key.lower(): value for key, value in self._options.get(source.name, {}).items()}
+        try:
+            named = _named(options, cluster)
+        except re.error as e:
+            doubt = f"subscribePattern {options[_PATTERN]!r} is not understood here ({e}): topics that it adds are not known"
+            named, doubts = frozenset(), [Judgement(Verdict.UNKNOWN, doubt)]
+        else:
+            doubts = []
+        seen, oldest, newest = look(cluster, start, source, known, also=named, committed=self._committed)
+        found = judge_partitions(
+            start, planned, seen, if_gone=self._settings.if_gone, by_pattern=_PATTERN in options, also=named
+        )
         found = [_with_time(p, seen, oldest, newest, known) for p in found]
         judgements = [Judgement(v, text) for v, text in reasons(found, seen, if_gone=self._settings.if_gone)]
-        judgements += _notes(seen, found, source)
+        judgements += [*doubts, *_notes(seen, found, source)]
         retention, short = self._retention(found, seen)
         lost = [p.lost for p in found]
         left = [p.left.at_least for p in found if p.left and p.left.at_least is not None]
@@ -153,13 +180,16 @@ def look(
     source: GuardedSource,
     known: KnownTopics,
     *,
+    also: Collection[str] = (),
     committed: bool = False,
 ) -> tuple[Seen, dict[Partition, Record], dict[Partition, int]]:
     """Ask for all that is needed to judge: a fixed number of calls, however many partitions there are.
 
+    :param also: topics that are new to the checkpoint.
+    :param committed: the query reads committed records only.
     :return: what was seen, the oldest record of each log where its retention matters, and the newest timestamps.
     """
-    names = {topic for topic, _ in start}
+    names = {topic for topic, _ in start}.union(also)
     topics = cluster.topics(names)
     live = [(name, n) for name, topic in topics.items() for n in topic.partitions]
     ends = cluster.ends(live, committed=committed)
@@ -194,6 +224,17 @@ def look(
     return seen, oldest, cluster.newest_timestamps(deleting)
 
 
+def _named(options: Mapping[str, str], cluster: KafkaClient) -> frozenset[str]:
+    """Topics that the reader's options name, whether the checkpoint knows them or not. No pattern matches internal ones.
+
+    :raises re.error: the pattern cannot be read here.
+    """
+    if (pattern := options.get(_PATTERN)) is not None:
+        matches = re.compile(pattern).fullmatch
+        return frozenset(name for name in cluster.topic_names() - _INTERNAL if matches(name))
+    return frozenset(filter(None, (name.strip() for name in options.get("subscribe", "").split(","))))
+
+
 def _has_holes(records: tuple[Record, ...], wanted: tuple[int, int], ends: LogEnds) -> bool:
     """Whether offsets that were read over had no record."""
     first, last = wanted
@@ -226,6 +267,20 @@ def _too_young(
                 f"{source.logged_at.isoformat()} that is logged to have read it"
             )
     return {name: why for name, why in found.items() if name in topics}
+
+
+def _with_start(source: GuardedSource) -> GuardedSource:
+    """A source with the offsets from which its first batch reads, where no batch is committed yet.
+
+    :raises FileNotFoundError: they are not recorded.
+    :raises UnreadableLogError: the record is damaged.
+    """
+    if source.start.offset is not None:
+        return source
+    if source.log is None:
+        raise FileNotFoundError(FILE)
+    offset = parse_kafka_start(source.log.read(FILE), path=FILE)
+    return dataclasses.replace(source, start=SourceOffset(source.name, offset))
 
 
 def _positions(source: GuardedSource) -> tuple[dict[Partition, int], dict[Partition, int] | None]:
