@@ -141,7 +141,7 @@ class KafkaGuard:
                 if (r := seen.at_offset.get(p.partition)) and r.timestamp_ms is not None
             ]
             enough = retention_needed_ms(needed, oldest_unread_ms=min(unread, default=None), now_ms=seen.now_ms)
-            judged = self._short(name, config, of_topic, needed, enough)
+            judged = self._short(name, config, of_topic, needed, enough) or self._deletions(name, config, needed)
             facts[name] |= {"needed_retention_ms": enough, "retention_is_short": judged is not None}
             if judged:
                 short.append(judged)
@@ -173,6 +173,17 @@ class KafkaGuard:
             return Judgement(Verdict.SAFE if self._warn_only else Verdict.UNKNOWN, text)
         return None
 
+    def _deletions(self, topic: str, config: TopicConfig, needed: float) -> Judgement | None:
+        """Whether a compacted topic keeps what is deleted meanwhile for as long as the query is down."""
+        if not config.compacts or needed * 1000 <= config.delete_retention_ms:
+            return None
+        text = (
+            f"topic {topic} is compacted, and keeps deletions (records without a value) for "
+            f"{format_duration(config.delete_retention_ms / 1000)} (delete.retention.ms), less than the planned downtime and its "
+            "buffer: the query may never see them, and keeps rows that are deleted"
+        )
+        return Judgement(Verdict.SAFE if self._warn_only else Verdict.UNKNOWN, text)
+
 
 def look(
     cluster: KafkaClient,
@@ -187,7 +198,8 @@ def look(
 
     :param also: topics that are new to the checkpoint.
     :param committed: the query reads committed records only.
-    :return: what was seen, the oldest record of each log where its retention matters, and the newest timestamps.
+    :return: what was seen, the oldest record of each log where its retention matters, and the newest timestamps; of an empty
+        partition that of its topic.
     """
     names = {topic for topic, _ in start}.union(also)
     topics = cluster.topics(names)
@@ -221,7 +233,13 @@ def look(
         ),
         made_again=made_again or _too_young(topics, configs, read, start, source),
     )
-    return seen, oldest, cluster.newest_timestamps(deleting)
+    newest = cluster.newest_timestamps(deleting)
+    of_topic: dict[str, int] = {}
+    for (name, _), ms in newest.items():
+        of_topic[name] = max(ms, of_topic.get(name, 0))
+    # An empty partition has none: those beside it show what timestamps producers write.
+    empty = {p: of_topic[p[0]] for p in ends if p not in newest and p[0] in of_topic}
+    return seen, oldest, {**empty, **newest}
 
 
 def _named(options: Mapping[str, str], cluster: KafkaClient) -> frozenset[str]:
@@ -270,7 +288,7 @@ def _too_young(
 
 
 def _with_start(source: GuardedSource) -> GuardedSource:
-    """A source with the offsets from which its first batch reads, where no batch is committed yet.
+    """A source with the offsets from which its first batch reads, as long as that one is not committed.
 
     :raises FileNotFoundError: they are not recorded.
     :raises UnreadableLogError: the record is damaged.
@@ -327,16 +345,25 @@ def _movement(p: PartitionVerdict, known: KnownTopics, now_ms: int) -> Movement 
 
 
 def _notes(seen: Seen, found: list[PartitionVerdict], source: GuardedSource) -> list[Judgement]:
-    """What is worth knowing and changes no verdict."""
+    """What is worth knowing, and what a compacted topic may not show any more."""
     notes = []
     waiting = sum(p.ends.latest - p.ends.stable for p in found if p.ends)
     if waiting:
         notes.append(Judgement(Verdict.SAFE, f"{waiting:,} offsets wait for the end of a transaction"))
-    notes += [
-        Judgement(Verdict.SAFE, f"topic {name} is compacted: offsets without a record are no loss")
-        for name, config in seen.configs.items()
-        if config.compacts
-    ]
+    for name, config in seen.configs.items():
+        if not config.compacts:
+            continue
+        unread = any(p.partition[0] == name and p.ends and (p.offset or 0) < p.ends.stable for p in found)
+        down_ms = seen.now_ms - source.logged_at.timestamp() * 1000 if source.logged_at else 0
+        if unread and down_ms > config.delete_retention_ms:
+            late = (
+                f"topic {name} is compacted, and the query has planned no batch for {format_duration(down_ms / 1000)}: deletions "
+                "(records without a value) that it has not read may be gone (delete.retention.ms is "
+                f"{format_duration(config.delete_retention_ms / 1000)}), and it keeps rows that are deleted"
+            )
+            notes.append(Judgement(Verdict.UNKNOWN, late))
+        else:
+            notes.append(Judgement(Verdict.SAFE, f"topic {name} is compacted: offsets without a record are no loss"))
     notes += [
         Judgement(Verdict.SAFE, f"topic {name} is tiered: how soon its remote segments are deleted is not known")
         for name, config in seen.configs.items()
@@ -398,7 +425,7 @@ def record(
     """Read the topics of an offset and return what distinguishes them from others.
 
     :param before: what the backup before has recorded. A topic that was recreated since then has not been read yet, as long
-        as the stream stands still: it is not what the offset belongs to.
+        as the stream is down: it is not what the offset belongs to.
     :param planned: when the batch of the offset was planned; ``None``: not known.
     :raises SourceError: the broker could not be asked.
     """

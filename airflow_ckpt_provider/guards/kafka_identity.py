@@ -85,10 +85,10 @@ class KnownTopics:
     def continued(self, now: KnownTopics, *, recreated: Collection[str], planned: datetime | None) -> KnownTopics:
         """What the next backup records: of each topic what the stream has read.
 
-        A stream that stands still has not read a topic that was recreated meanwhile, whatever a backup of it sees. It has
+        A stream that is down has not read a topic that was recreated meanwhile, whatever a backup of it sees. It has
         read the other topic once a backup has seen that one, and a batch was planned after that.
 
-        :param now: what the next backup sees; topics that are not there are missing.
+        :param now: what the next backup sees; topics that do not exist are left out.
         :param recreated: topics that are not those of this record.
         :param planned: when the batch was planned that the next backup pins; ``None``: not known.
         """

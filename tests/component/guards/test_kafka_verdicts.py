@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -178,6 +180,30 @@ def test_compacted(kafka_broker: KafkaBroker, ask: Ask) -> None:
     assert (report.verdict, report.lost, report.seconds_left) == (Verdict.SAFE, 0, None)
     assert report.reasons == (f"topic {topic} is compacted: offsets without a record are no loss",)
     assert part(report, 0)["limited_by"] == "nothing"
+    longer = ask(topic, {0: 2}, max_downtime=86401.0)
+    assert longer.verdict is Verdict.UNKNOWN
+    assert "keeps deletions (records without a value) for 1 d (delete.retention.ms), less than" in longer.reasons[0]
+    assert ask(topic, {0: 2}, max_downtime=86300.0, buffer=101.0).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("offset", "hours", "verdict"), [(3, 25, Verdict.UNKNOWN), (3, 23, Verdict.SAFE), (5, 25, Verdict.SAFE)]
+)
+def test_deletions_that_were_not_read_in_time(
+    kafka_broker: KafkaBroker, offset: int, hours: int, verdict: Verdict
+) -> None:
+    """A query that keeps rows by key has to read a deletion before it is deleted itself."""
+    topic = kafka_broker.create(cleanup_policy="compact")
+    kafka_broker.put(topic, [5], key=lambda p, n: f"k{n}".encode())
+    query = from_kafka_offsets({topic: {"0": offset}})
+    planned = datetime.now(UTC) - timedelta(hours=hours)
+    query = replace(query, sources=(replace(query.sources[0], logged_at=planned),))
+    settings = GuardSettings(options={"kafka": {"config": kafka_broker.config}})
+    report = guard_query(query, settings, guards=[KafkaGuard(settings)]).sources[0]
+    assert report.verdict is verdict
+    assert ("deletions (records without a value) that it has not read may be gone" in report.reasons[0]) == (
+        verdict is Verdict.UNKNOWN
+    )
 
 
 def test_transactions(kafka_broker: KafkaBroker, ask: Ask) -> None:
