@@ -32,10 +32,10 @@ def recorded_sources(
         except CkptError as e:
             log.info("%s", e)
             continue
-        sources = sources_of(manifest.facts)
-        if manifest.query_id in query_ids and sources:
+        recorded = sources_of(manifest.facts)
+        if manifest.query_id in query_ids and recorded:
             later = manifest.batch_id > batch_id
-            found.append((later, abs(manifest.batch_id - batch_id), sources))
+            found.append((later, abs(manifest.batch_id - batch_id), recorded))
     known: dict[str, Mapping[str, Any]] = {}
     for _, _, sources in sorted(found, key=lambda each: each[:2]):
         known = {**sources, **known}

@@ -273,7 +273,8 @@ def _damage(place: Location, log: Mapping[tuple[int, bool], StoredFile]) -> tupl
     A query reads these entries when it compacts the log, every tenth batch by default.
     """
     base = max((number for number, compact in log if compact), default=-1)
-    found, named = [], {}
+    found: list[str] = []
+    named: dict[str, int | None] = {}
     for (number, compact), file in sorted(log.items()):
         if (number, compact) == (base, True) or (number > base and not compact):
             try:
