@@ -31,6 +31,7 @@ from airflow_ckpt_provider.backup.manifest import Manifest, new_backup_id, next_
 from airflow_ckpt_provider.backup.names import LONGEST_NAME, checked_name
 from airflow_ckpt_provider.backup.objects import Objects, Stored, list_objects
 from airflow_ckpt_provider.backup.prune_marks import read_marks
+from airflow_ckpt_provider.backup.recorded_sources import sources_at
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.stream_names import likely_name, stream_name
 from airflow_ckpt_provider.backup.streams import is_place
@@ -157,7 +158,8 @@ def create_backup(
     :param workers: requests under way at once.
     :param on_progress: called after each file.
     :param observe: asked for what distinguishes the live sources of the pinned batch from others of the same name; it is kept in
-        the manifest. It may not answer: the backup is taken all the same.
+        the manifest. It may not answer: the backup is taken all the same. What the backup before has recorded is kept then, and
+        where nobody is asked.
     :param engine: who carries out the copies; by default ``workers`` threads of this process.
     :param skip_if_unchanged: take none where nothing was committed since the newest one, and return that one: see
         :func:`~airflow_ckpt_provider.backup.unchanged.unchanged_backup`. Its tags and its reason stay its own.
@@ -310,11 +312,17 @@ def _taken(
         query_ids=query_ids if manifest.query_id == query_id else chain(manifest.query_id),
         sequence=newest.sequence + 1 if newest else 1,
     )
-    if request.observe is not None:
-        manifest = replace(
-            manifest, facts={**manifest.facts, "sources": observed_sources(request.observe, closures[0])}
-        )
+    sources = observed_sources(request.observe, closures[0], _recorded(repository, newest, manifest))
+    if sources or request.observe is not None:
+        manifest = replace(manifest, facts={**manifest.facts, "sources": sources})
     return manifest, copied, taken
+
+
+def _recorded(repository: Repository, newest: Manifest | None, manifest: Manifest) -> Mapping[str, Mapping[str, Any]]:
+    """What earlier backups of the query have recorded of the sources that it reads at the batch of the next one."""
+    if newest is None or newest.query_id != manifest.query_id:
+        return {}
+    return sources_at(repository, newest, manifest.batch_id)
 
 
 def make_for_backup(place: Location, checkpoint: Checkpoint, *, name: str | None = None) -> Repository:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.closure import Closure
@@ -14,21 +15,31 @@ from airflow_ckpt_provider.errors import CkptError
 
 log = logging.getLogger(__name__)
 
-#: Given the end offsets of the pinned batch, says what the live sources are: source -> plain JSON.
-ObserveSources = Callable[[tuple[SourceOffset, ...]], Mapping[str, Any]]
+#: Given the end offsets of the pinned batch, what earlier backups have recorded (source -> plain JSON) and when the batch was
+#: planned, says what the live sources are: source -> plain JSON.
+ObserveSources = Callable[
+    [tuple[SourceOffset, ...], Mapping[str, Mapping[str, Any]], datetime | None], Mapping[str, Mapping[str, Any]]
+]
 
 
-def observed_sources(observe: ObserveSources, closure: Closure) -> Mapping[str, Any]:
-    """What the live sources are; nothing where they cannot be asked, as a backup is worth more than a note in it.
+def observed_sources(
+    observe: ObserveSources | None, closure: Closure, recorded: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
+    """What the sources of a batch are; where they cannot be asked what was recorded before, as a backup is worth more than that.
 
-    :param observe: asks the sources.
+    :param observe: asks the live sources; ``None``: nobody does.
     :param closure: of the newest batch.
+    :param recorded: what earlier backups have recorded of its sources.
     """
+    names = {source.source for source in closure.entry.sources}
+    known = {name: about for name, about in recorded.items() if name in names}
+    if observe is None:
+        return known
     try:
-        return observe(closure.entry.sources)
+        return {**known, **observe(closure.entry.sources, known, closure.entry.time)}
     except CkptError as e:
         log.warning("the sources are not recorded in this backup: %s", e.message)
-        return {}
+        return known
 
 
 def closure_facts(tree: Tree, closures: Sequence[Closure]) -> dict[str, Any]:

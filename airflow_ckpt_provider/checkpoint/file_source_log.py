@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from airflow_ckpt_provider.checkpoint.gaps import gaps
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of, parse_object, split_log
 from airflow_ckpt_provider.errors import UnreadableLogError
 
 _KNOWN = frozenset({1})
+#: Missing entries that are named, of those that follow each other; and the last of them.
+_NAMED = 100
 #: Log id of files that count as read though no batch of this checkpoint read them; see :func:`seeded_log`. No log gets
 #: that far, and Spark, which reads from an entry only what bears the entry's own id, never reads them.
 SEEDED = 9_000_000_000_000_000_000
@@ -117,13 +120,14 @@ def read_file_log(
             base = number
             break
     newest = max([last, *plain, *compacted], default=-1)
-    for number in range(newest, base, -1):
-        if number in plain:
-            files = parsed(str(number), number)
-            found.update({(f.log_id, f.path): f for f in files or ()})
-        elif number not in compacted:
-            path = f"{directory}/{number}" if directory else str(number)
-            unread.append((path, "the file is missing"))
+    for number in sorted((n for n in plain if n > base), reverse=True):
+        files = parsed(str(number), number)
+        found.update({(f.log_id, f.path): f for f in files or ()})
+    for gap in gaps({*plain, *compacted}, base + 1, newest):
+        unread += [
+            (f"{directory}/{n}" if directory else str(n), "the file is missing")
+            for n in (*gap[:_NAMED], *gap[_NAMED:][-1:])
+        ]
     everything = sorted(found.values(), key=lambda f: (f.log_id, f.modified_ms, f.path))
     return FileSourceLog(
         read=tuple(f for f in everything if f.log_id <= last or f.log_id == SEEDED),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_ckpt_provider.checkpoint.gaps import gaps
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
 from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset
@@ -56,14 +57,13 @@ def _log_ids(tree: Tree, source: str) -> list[int]:
 def _file_log(tree: Tree, directory: str, last: int) -> list[StoredFile]:
     """The newest compacted file up to ``last`` (it holds all entries before) and the entries after it."""
     files = tree.files(directory)
-    base = max((i for i in range(last, -1, -1) if f"{i}.compact" in files), default=-1)
-    needed = [files[f"{base}.compact"]] if base >= 0 else []
-    for log_id in range(base + 1, last + 1):
-        if str(log_id) not in files:
-            raise MissingFileError(
-                f"{directory}/{log_id} is missing: the file source's log must be whole up to {last}",
-                path=f"{directory}/{log_id}",
-                hint="Spark would fail with `batch … doesn't exist`; restore the file from a backup",
-            )
-        needed.append(files[str(log_id)])
-    return needed
+    compacted = (batch_id_of(name.removesuffix(".compact")) for name in files if name.endswith(".compact"))
+    base = max((n for n in compacted if n is not None and n <= last), default=-1)
+    entries = sorted(n for n in map(batch_id_of, files) if n is not None and base < n <= last)
+    if gap := next(gaps(entries, base + 1, last), None):
+        raise MissingFileError(
+            f"{directory}/{gap[0]} is missing: the file source's log must be whole up to {last}",
+            path=f"{directory}/{gap[0]}",
+            hint="Spark would fail with `batch … doesn't exist`; restore the file from a backup",
+        )
+    return [*([files[f"{base}.compact"]] if base >= 0 else []), *(files[str(n)] for n in entries)]

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from airflow_ckpt_provider.backup.names import checked_name
+from airflow_ckpt_provider.backup.recorded_sources import sources_at
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.change.set_aside import default_repository
@@ -257,8 +258,9 @@ class _Poller:
         if found.progress is None:
             return not_known("the checkpoint cannot be read")
         try:
-            known = backup.facts if backup else None
-            query = from_checkpoint(found.place, known=known, progress=found.progress)
+            newest = found.progress.latest_committed
+            sources = sources_at(self.repository, backup, -1 if newest is None else newest) if backup else {}
+            query = from_checkpoint(found.place, known={"sources": sources}, progress=found.progress)
             return time_to_loss(self._guards.ask(query, found.name))
         except Exception as e:  # a guard of another package may raise anything
             return not_known(said(e))

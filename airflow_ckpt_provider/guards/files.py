@@ -61,16 +61,17 @@ class FileGuard:
         start, end = source.start.offset, source.end
         last = start.log_offset if isinstance(start, FileOffset) else -1
         log = _read(source.log, last, directory=f"sources/{source.name}")
-        planned = [f for f in log.beyond if not isinstance(end, FileOffset) or f.log_id <= end.log_offset]
+        # Of a batch that was planned the offset says how far it reads; what is logged beyond is read after it.
+        planned_to = end.log_offset if isinstance(end, FileOffset) else None
+        planned = [f for f in log.beyond if planned_to is None or f.log_id <= planned_to]
+        later = [f for f in log.beyond if planned_to is not None and f.log_id > planned_to]
         listings = _Listings(self._open, [*log.read, *log.beyond])
-        parts, judgements = self._judge_planned(source.name, planned, listings)
-        beyond = [f for f in log.beyond if f not in planned]
-        if beyond:
-            judgements.append(
-                Judgement(
-                    Verdict.SAFE, f"{len(beyond):,} files are logged beyond the planned batch; they are read after it"
-                )
-            )
+        parts, judgements = self._judge_logged(source.name, planned, listings, "of the next batch")
+        if later:
+            text = f"{len(later):,} files are logged beyond the planned batch; they are read after it"
+            more, of_later = self._judge_logged(source.name, later, listings, "that are logged beyond the next batch")
+            parts += more
+            judgements += [Judgement(Verdict.SAFE, text), *of_later]
         judgements += _judge_log(log, last, listings)
         judgements += _judge_cleaning(self._options.get(source.name, {}), log, listings)
         facts = {
@@ -83,11 +84,11 @@ class FileGuard:
         lost = None if facts["missing_files"] else 0
         return SourceReport(source.name, KIND, tuple(judgements), tuple(parts), lost=lost, facts=facts)
 
-    def _judge_planned(
-        self, source: str, planned: list[LoggedFile], listings: _Listings
+    def _judge_logged(
+        self, source: str, files: list[LoggedFile], listings: _Listings, which: str
     ) -> tuple[list[PartReport], list[Judgement]]:
         parts, gone, changed = [], [], []
-        for file in planned:
+        for file in files:
             found = listings.find(file)
             if found is None:
                 gone.append(file)
@@ -109,14 +110,14 @@ class FileGuard:
             judgements.append(
                 Judgement(
                     Verdict.WILL_LOSE,
-                    f"{_count(gone)} of the next batch are gone ({_some(gone)}): Spark leaves them out silently{way}",
+                    f"{_count(gone)} {which} are gone ({_some(gone)}): Spark leaves them out silently{way}",
                 )
             )
         if changed:
             judgements.append(
                 Judgement(
                     Verdict.UNKNOWN,
-                    f"{_count(changed)} of the next batch were modified since they were listed "
+                    f"{_count(changed)} {which} were modified since they were listed "
                     f"({_some(changed)}): Spark reads "
                     "what is in them now",
                 )

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.source_offsets import IcebergOffset
-from airflow_ckpt_provider.guards.iceberg_client import metadata_by_name
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.guards.iceberg_client import metadata_by_name, missing_file
 from airflow_ckpt_provider.guards.iceberg_metadata import (
     SCHEME,
     ancestors,
@@ -31,6 +32,8 @@ from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.verdict import Verdict
 
 KIND = "iceberg"
+#: Files that are looked for at most.
+_FILES = 10_000
 #: Operation of a snapshot -> the option of the reader that passes it over.
 _SKIPPED_BY = {
     "delete": "streaming-skip-delete-snapshots",
@@ -81,6 +84,8 @@ class IcebergGuard:
             return SourceReport(source.name, KIND, (Judgement(Verdict.WILL_FAIL, reason),), lost=None)
         end = source.end if isinstance(source.end, IcebergOffset) else None
         judgements = tuple(_judge(metadata, offset, end, self._options.get(source.name, {})))
+        if not judgements:
+            judgements = tuple(self._missing(table, metadata, offset))
         if doubt:
             judgements = (*judgements, Judgement(Verdict.UNKNOWN, doubt))
         facts: dict[str, Any] = {"table": uri, "snapshot_id": offset.snapshot_id, "position": offset.position}
@@ -91,6 +96,23 @@ class IcebergGuard:
         judgements = (*judgements, *self._judge_downtime(left))
         facts |= left.to_json()
         return SourceReport(source.name, KIND, judgements, lost=lost, seconds_left=left.seconds, facts=facts)
+
+    def _missing(
+        self, table: str | Location, metadata: Mapping[str, Any], offset: IcebergOffset
+    ) -> Iterator[Judgement]:
+        """Whether a file is missing that the query reads next. Only a catalog says how the table's files are reached."""
+        unread = _unread(metadata, offset)
+        if not unread or not isinstance(table, str) or not table.startswith(SCHEME):
+            return
+        try:
+            path = missing_file(table.removeprefix(SCHEME), self._catalog, unread, most=_FILES)
+        except RefusedError as e:
+            yield Judgement(Verdict.UNKNOWN, e.message)
+            return
+        if path:
+            yield Judgement(
+                Verdict.WILL_FAIL, f"{path} is missing, and the query reads it next: it fails then; restore the file"
+            )
 
     def _judge_downtime(self, left: TimeToExpiry) -> Iterator[Judgement]:
         """A planned downtime that is longer than the snapshots are sure to be kept: ``UNKNOWN``, for they need not expire."""
@@ -135,6 +157,15 @@ def _time_left(metadata: Mapping[str, Any], offset: IcebergOffset) -> TimeToExpi
         AttributeError,
     ):  # damaged, as the verdict says; or settings that are no numbers
         return None
+
+
+def _unread(metadata: Mapping[str, Any], offset: IcebergOffset) -> list[int]:
+    """The snapshots of which files are read next: those that append, and the one of the offset, if some of its are left."""
+    snapshots, (line, _) = snapshots_of(metadata), ancestors(metadata)
+    at = line.index(offset.snapshot_id)
+    added = str((snapshots[offset.snapshot_id].get("summary") or {}).get("added-data-files", ""))
+    begin = at if added.isdecimal() and offset.position < int(added) else at + 1
+    return [id_ for id_ in line[begin:] if (snapshots[id_].get("summary") or {}).get("operation", "append") == "append"]
 
 
 def _judge(

@@ -1,4 +1,4 @@
-"""What needs pyiceberg: the metadata of a table that a catalog names, and a commit of that catalog.
+"""What needs pyiceberg: the metadata and the files of a table that a catalog names, and a commit of that catalog.
 
 A catalog is set up as pyiceberg has it: ``.pyiceberg.yaml``, ``PYICEBERG_CATALOG__…`` in the environment, or properties that a
 person gives (``sink_options``).
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,8 @@ from airflow_ckpt_provider.errors import CkptError, MissingExtraError, RefusedEr
 from airflow_ckpt_provider.guards.iceberg_metadata import MAIN, SCHEME
 
 log = logging.getLogger(__name__)
+
+_READERS = 16
 
 
 def is_iceberg_catalog(name: str) -> bool:
@@ -47,6 +50,42 @@ def metadata_by_name(name: str, properties: Mapping[str, str]) -> dict[str, Any]
             f"{SCHEME}{name}: the catalog gave no metadata", hint="see whether the catalog has the table"
         )
     return value
+
+
+def missing_file(name: str, properties: Mapping[str, str], snapshots: Sequence[int], *, most: int) -> str | None:
+    """The first file that is missing of those that a stream reads for some snapshots: manifests, and the files that they added.
+
+    :param name: ``CATALOG.NAMESPACE.TABLE``.
+    :param properties: of the catalog.
+    :param snapshots: ids of snapshots that the table has.
+    :param most: data files to look for at most.
+    :raises RefusedError: there are more data files.
+    :raises StorageError: the table or its files could not be read.
+    """
+    table = _load(name, properties)
+    with _catalog_errors(f"{SCHEME}{name}: its files could not be read", hint="see whether its store can be reached"):
+        wanted: list[str] = []
+        for id_ in snapshots:
+            snapshot = table.snapshot_by_id(id_)
+            if snapshot is None:
+                raise RefusedError(f"snapshot {id_} of {SCHEME}{name} has expired meanwhile", hint="try again")
+            at = snapshot.manifest_list
+            try:
+                for manifest in snapshot.manifests(table.io):
+                    if manifest.added_snapshot_id == id_:
+                        at = manifest.manifest_path
+                        entries = manifest.fetch_manifest_entry(table.io)
+                        wanted += [e.data_file.file_path for e in entries if e.snapshot_id == id_]
+            except FileNotFoundError:
+                return str(at)
+            if len(wanted) > most:
+                raise RefusedError(
+                    f"the snapshots to be read added more than {most:,} files: none was looked for",
+                    hint="nothing to do: a query that lacks one of them fails when it reads it",
+                )
+        with ThreadPoolExecutor(_READERS) as pool:
+            there = pool.map(lambda path: table.io.new_input(path).exists(), wanted)
+            return next((path for path, found in zip(wanted, there, strict=True) if not found), None)
 
 
 def commit_by_name(

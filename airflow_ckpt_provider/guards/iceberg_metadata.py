@@ -30,19 +30,31 @@ def is_iceberg_table(place: Location) -> bool:
 def newest_metadata(place: Location) -> tuple[str, bool]:
     """The newest metadata file in a table's directory, and whether that is how its writers find it (a Hadoop table).
 
+    A Hadoop table that was registered in a catalog keeps its files beside those of the catalog. So where both are there, it is
+    not known which one writers find.
+
     :raises RefusedError: there is none.
+    :raises UnreadableLogError: both are there, and one of them cannot be parsed.
     """
-    if by_version := hadoop_files(place):
-        # Iceberg begins with the hint, which may be old, and continues while there is a next version.
-        return by_version[max(by_version)][0], True
+    by_version = hadoop_files(place)
     names = [file.path.rpartition("/")[2] for file in place.list(METADATA).files]
     by_number = [(int(match[1]), name) for name in names if (match := _IN_CATALOG.fullmatch(name))]
-    if not by_number:
-        raise RefusedError(
-            f"{place} is not an Iceberg table: it has no {METADATA}/*.metadata.json",
-            hint="give the directory of the table, or its name: --sink iceberg:CATALOG.NAMESPACE.TABLE",
-        )
-    return f"{METADATA}/{max(by_number)[1]}", False
+    # Iceberg begins with the hint, which may be old, and continues while there is a next version.
+    of_hadoop = by_version[max(by_version)][0] if by_version else None
+    of_catalog = f"{METADATA}/{max(by_number)[1]}" if by_number else None
+    if of_hadoop and of_catalog:
+        return max(of_hadoop, of_catalog, key=lambda path: _updated(read_metadata(place, path))), False
+    if found := of_hadoop or of_catalog:
+        return found, found == of_hadoop
+    raise RefusedError(
+        f"{place} is not an Iceberg table: it has no {METADATA}/*.metadata.json",
+        hint="give the directory of the table, or its name: --sink iceberg:CATALOG.NAMESPACE.TABLE",
+    )
+
+
+def _updated(metadata: Mapping[str, Any]) -> int:
+    updated = metadata.get("last-updated-ms")
+    return updated if type(updated) is int else 0
 
 
 def hadoop_files(place: Location) -> dict[int, list[str]]:
@@ -132,9 +144,9 @@ def outside_main(metadata: Mapping[str, Any]) -> set[int]:
 
 def _line(snapshots: Mapping[int, Mapping[str, Any]], head: int | None) -> tuple[list[int], int | None]:
     """A snapshot and its ancestors, oldest first, and the parent of the oldest one if that has expired."""
-    at, line = head, list[int]()
+    at, line = head, dict[int, None]()  # in their order, and found without a search
     while at is not None and at in snapshots and at not in line:
-        line.append(at)
+        line[at] = None
         parent = snapshots[at].get("parent-snapshot-id")
         at = None if parent is None or int(parent) == -1 else int(parent)
-    return line[::-1], at
+    return list(line)[::-1], at

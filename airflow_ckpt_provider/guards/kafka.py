@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_ckpt_provider.checkpoint.kafka_start import FILE, parse_kafka_start
 from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset, Offset
+from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.guards.kafka_client import TIMEOUT, KafkaClient
 from airflow_ckpt_provider.guards.kafka_identity import KIND, Fingerprint, KnownTopics
 from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic, TopicConfig
@@ -25,6 +28,14 @@ from airflow_ckpt_provider.verdict import Verdict
 _CLOCKS_MS = 300_000
 #: Where retention is by size, the estimate has to be this many times the time that is needed.
 _MARGIN = 2.0
+_NOT_KNOWN = KnownTopics()
+_PATTERN = "subscribepattern"
+_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+_NO_START = (
+    "{}/0 is missing: from which offsets the first batch reads is not recorded. Spark evaluates the reader's startingOffsets "
+    "again, by default the end of the topics: records that the batch was planned to read are lost then. Restore the file from a "
+    "backup, or start with a new checkpoint and startingOffsets"
+)
 
 
 class KafkaGuard:
@@ -33,7 +44,7 @@ class KafkaGuard:
     :param settings: its own options, under ``kafka``: ``config`` (librdkafka's settings), ``timeout`` (seconds for one
         poll, by default 10), ``isolation_level`` (the query's ``kafka.isolation.level``), ``warn_only`` (a retention that
         is too short for the planned downtime is a warning, and no verdict), ``options`` (source -> options of the query's
-        reader that matter here: ``subscribePattern``). Without ``config`` every answer is ``UNKNOWN``.
+        reader that matter here: ``subscribePattern``, ``subscribe``). Without ``config`` every answer is ``UNKNOWN``.
     :param cluster: the cluster, where it is open already.
     """
 
@@ -69,14 +80,31 @@ class KafkaGuard:
                 "no Kafka connection was given: whether the topics still have its offsets is not known (the native connector of "
                 "Azure Event Hubs writes offsets of the same form)",
             )
+        try:
+            source = _with_start(source)
+        except FileNotFoundError:
+            return not_guarded(source, _NO_START.format(source.log))
+        except UnreadableLogError as e:
+            unreadable = f"{source.log}/{e.message}; the query fails at its start"
+            return SourceReport(source.name, KIND, (Judgement(Verdict.WILL_FAIL, unreadable),), lost=None)
         start, planned = _positions(source)
         known = KnownTopics.from_json(source.known)
-        seen, oldest, newest = look(self._cluster.again(), start, source, known, committed=self._committed)
-        by_pattern = "subscribepattern" in {key.lower() for key in self._options.get(source.name, {})}
-        found = judge_partitions(start, planned, seen, if_gone=self._settings.if_gone, by_pattern=by_pattern)
+        cluster = self._cluster.again()
+        options = {key.lower(): value for key, value in self._options.get(source.name, {}).items()}
+        try:
+            named = _named(options, cluster)
+        except re.error as e:
+            doubt = f"subscribePattern {options[_PATTERN]!r} is not understood here ({e}): topics that it adds are not known"
+            named, doubts = frozenset(), [Judgement(Verdict.UNKNOWN, doubt)]
+        else:
+            doubts = []
+        seen, oldest, newest = look(cluster, start, source, known, also=named, committed=self._committed)
+        found = judge_partitions(
+            start, planned, seen, if_gone=self._settings.if_gone, by_pattern=_PATTERN in options, also=named
+        )
         found = [_with_time(p, seen, oldest, newest, known) for p in found]
         judgements = [Judgement(v, text) for v, text in reasons(found, seen, if_gone=self._settings.if_gone)]
-        judgements += _notes(seen, found, source)
+        judgements += [*doubts, *_notes(seen, found, source)]
         retention, short = self._retention(found, seen)
         lost = [p.lost for p in found]
         left = [p.left.at_least for p in found if p.left and p.left.at_least is not None]
@@ -113,7 +141,7 @@ class KafkaGuard:
                 if (r := seen.at_offset.get(p.partition)) and r.timestamp_ms is not None
             ]
             enough = retention_needed_ms(needed, oldest_unread_ms=min(unread, default=None), now_ms=seen.now_ms)
-            judged = self._short(name, config, of_topic, needed, enough)
+            judged = self._short(name, config, of_topic, needed, enough) or self._deletions(name, config, needed)
             facts[name] |= {"needed_retention_ms": enough, "retention_is_short": judged is not None}
             if judged:
                 short.append(judged)
@@ -145,6 +173,17 @@ class KafkaGuard:
             return Judgement(Verdict.SAFE if self._warn_only else Verdict.UNKNOWN, text)
         return None
 
+    def _deletions(self, topic: str, config: TopicConfig, needed: float) -> Judgement | None:
+        """Whether a compacted topic keeps what is deleted meanwhile for as long as the query is down."""
+        if not config.compacts or needed * 1000 <= config.delete_retention_ms:
+            return None
+        text = (
+            f"topic {topic} is compacted, and keeps deletions (records without a value) for "
+            f"{format_duration(config.delete_retention_ms / 1000)} (delete.retention.ms), less than the planned downtime and its "
+            "buffer: the query may never see them, and keeps rows that are deleted"
+        )
+        return Judgement(Verdict.SAFE if self._warn_only else Verdict.UNKNOWN, text)
+
 
 def look(
     cluster: KafkaClient,
@@ -152,13 +191,17 @@ def look(
     source: GuardedSource,
     known: KnownTopics,
     *,
+    also: Collection[str] = (),
     committed: bool = False,
 ) -> tuple[Seen, dict[Partition, Record], dict[Partition, int]]:
     """Ask for all that is needed to judge: a fixed number of calls, however many partitions there are.
 
-    :return: what was seen, the oldest record of each log where its retention matters, and the newest timestamps.
+    :param also: topics that are new to the checkpoint.
+    :param committed: the query reads committed records only.
+    :return: what was seen, the oldest record of each log where its retention matters, and the newest timestamps; of an empty
+        partition that of its topic.
     """
-    names = {topic for topic, _ in start}
+    names = {topic for topic, _ in start}.union(also)
     topics = cluster.topics(names)
     live = [(name, n) for name, topic in topics.items() for n in topic.partitions]
     ends = cluster.ends(live, committed=committed)
@@ -173,9 +216,7 @@ def look(
     gone = {p: ends[p] for p, offset in start.items() if p in ends and 0 <= offset < ends[p].earliest}
     gone |= {p: ends[p] for p in ends if p not in start and ends[p].earliest}
     tails = cluster.read({p: (e.latest - 1, e.latest - 1) for p, e in gone.items() if e.latest > e.earliest})
-    compare = known.to_compare(topics, ends)
-    again = {p: records[0] for p, records in cluster.read({p: (o, o) for p, o in compare.items()}).items() if records}
-    made_again = {name: why for name, topic in topics.items() if (why := known.recreated(topic, again))}
+    made_again = _recreated(cluster, known, topics, ends)
     trimmed = [p for p in wanted if ends[p].earliest and configs[p[0]].retention_bytes is not None]
     oldest = {p: r[0] for p, r in cluster.read({p: (ends[p].earliest,) * 2 for p in trimmed}).items() if r}
     deleting = [p for p in wanted if p[0] in configs and configs[p[0]].deletes]
@@ -192,7 +233,24 @@ def look(
         ),
         made_again=made_again or _too_young(topics, configs, read, start, source),
     )
-    return seen, oldest, cluster.newest_timestamps(deleting)
+    newest = cluster.newest_timestamps(deleting)
+    of_topic: dict[str, int] = {}
+    for (name, _), ms in newest.items():
+        of_topic[name] = max(ms, of_topic.get(name, 0))
+    # An empty partition has none: those beside it show what timestamps producers write.
+    empty = {p: of_topic[p[0]] for p in ends if p not in newest and p[0] in of_topic}
+    return seen, oldest, {**empty, **newest}
+
+
+def _named(options: Mapping[str, str], cluster: KafkaClient) -> frozenset[str]:
+    """Topics that the reader's options name, whether the checkpoint knows them or not. No pattern matches internal ones.
+
+    :raises re.error: the pattern cannot be read here.
+    """
+    if (pattern := options.get(_PATTERN)) is not None:
+        matches = re.compile(pattern).fullmatch
+        return frozenset(name for name in cluster.topic_names() - _INTERNAL if matches(name))
+    return frozenset(filter(None, (name.strip() for name in options.get("subscribe", "").split(","))))
 
 
 def _has_holes(records: tuple[Record, ...], wanted: tuple[int, int], ends: LogEnds) -> bool:
@@ -227,6 +285,20 @@ def _too_young(
                 f"{source.logged_at.isoformat()} that is logged to have read it"
             )
     return {name: why for name, why in found.items() if name in topics}
+
+
+def _with_start(source: GuardedSource) -> GuardedSource:
+    """A source with the offsets from which its first batch reads, as long as that one is not committed.
+
+    :raises FileNotFoundError: they are not recorded.
+    :raises UnreadableLogError: the record is damaged.
+    """
+    if source.start.offset is not None:
+        return source
+    if source.log is None:
+        raise FileNotFoundError(FILE)
+    offset = parse_kafka_start(source.log.read(FILE), path=FILE)
+    return dataclasses.replace(source, start=SourceOffset(source.name, offset))
 
 
 def _positions(source: GuardedSource) -> tuple[dict[Partition, int], dict[Partition, int] | None]:
@@ -273,16 +345,25 @@ def _movement(p: PartitionVerdict, known: KnownTopics, now_ms: int) -> Movement 
 
 
 def _notes(seen: Seen, found: list[PartitionVerdict], source: GuardedSource) -> list[Judgement]:
-    """What is worth knowing and changes no verdict."""
+    """What is worth knowing, and what a compacted topic may not show any more."""
     notes = []
     waiting = sum(p.ends.latest - p.ends.stable for p in found if p.ends)
     if waiting:
         notes.append(Judgement(Verdict.SAFE, f"{waiting:,} offsets wait for the end of a transaction"))
-    notes += [
-        Judgement(Verdict.SAFE, f"topic {name} is compacted: offsets without a record are no loss")
-        for name, config in seen.configs.items()
-        if config.compacts
-    ]
+    for name, config in seen.configs.items():
+        if not config.compacts:
+            continue
+        unread = any(p.partition[0] == name and p.ends and (p.offset or 0) < p.ends.stable for p in found)
+        down_ms = seen.now_ms - source.logged_at.timestamp() * 1000 if source.logged_at else 0
+        if unread and down_ms > config.delete_retention_ms:
+            late = (
+                f"topic {name} is compacted, and the query has planned no batch for {format_duration(down_ms / 1000)}: deletions "
+                "(records without a value) that it has not read may be gone (delete.retention.ms is "
+                f"{format_duration(config.delete_retention_ms / 1000)}), and it keeps rows that are deleted"
+            )
+            notes.append(Judgement(Verdict.UNKNOWN, late))
+        else:
+            notes.append(Judgement(Verdict.SAFE, f"topic {name} is compacted: offsets without a record are no loss"))
     notes += [
         Judgement(Verdict.SAFE, f"topic {name} is tiered: how soon its remote segments are deleted is not known")
         for name, config in seen.configs.items()
@@ -308,23 +389,44 @@ def _least(values: Iterable[float | None]) -> float | None:
     return min((v for v in values if v is not None), default=None)
 
 
-def observe_kafka(cluster: KafkaClient) -> Callable[[Iterable[SourceOffset]], dict[str, Any]]:
+def observe_kafka(
+    cluster: KafkaClient,
+) -> Callable[[Iterable[SourceOffset], Mapping[str, Mapping[str, Any]], datetime | None], dict[str, Any]]:
     """Return what a backup calls to record the identity of the topics that its checkpoint reads.
 
     The answer is kept in the manifest, under ``facts.sources``: for each Kafka source the topics' ids, both ends of each
     partition, and offset and timestamp of the last record that was read.
     """
 
-    def observe(sources: Iterable[SourceOffset]) -> dict[str, Any]:
-        kafka = [source for source in sources if isinstance(source.offset, KafkaOffset)]
-        return {source.source: record(cluster.again(), source.offset).to_json() for source in kafka}
+    def observe(
+        sources: Iterable[SourceOffset], recorded: Mapping[str, Mapping[str, Any]], planned: datetime | None
+    ) -> dict[str, Any]:
+        return {
+            s.source: record(
+                cluster.again(),
+                s.offset,
+                before=KnownTopics.from_json(recorded.get(s.source, {})),
+                planned=planned,
+            ).to_json()
+            for s in sources
+            if isinstance(s.offset, KafkaOffset)
+        }
 
     return observe
 
 
-def record(cluster: KafkaClient, offset: Offset | None) -> KnownTopics:
+def record(
+    cluster: KafkaClient,
+    offset: Offset | None,
+    *,
+    before: KnownTopics = _NOT_KNOWN,
+    planned: datetime | None = None,
+) -> KnownTopics:
     """Read the topics of an offset and return what distinguishes them from others.
 
+    :param before: what the backup before has recorded. A topic that was recreated since then has not been read yet, as long
+        as the stream is down: it is not what the offset belongs to.
+    :param planned: when the batch of the offset was planned; ``None``: not known.
     :raises SourceError: the broker could not be asked.
     """
     positions = _flat(offset)
@@ -340,4 +442,16 @@ def record(cluster: KafkaClient, offset: Offset | None) -> KnownTopics:
             log.earliest, log.latest, same.offset if same else None, same.timestamp_ms if same else None
         )
     ids = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id}
-    return KnownTopics(datetime.now(UTC), ids, fingerprints)
+    now = KnownTopics(datetime.now(UTC), ids, fingerprints)
+    names = {topic for topic, _ in positions}
+    before = dataclasses.replace(before, fingerprints={p: f for p, f in before.fingerprints.items() if p[0] in names})
+    return before.continued(now, recreated=_recreated(cluster, before, topics, ends), planned=planned)
+
+
+def _recreated(
+    cluster: KafkaClient, known: KnownTopics, topics: Mapping[str, Topic], ends: Mapping[Partition, LogEnds]
+) -> dict[str, str]:
+    """Topics that are not those that were recorded, and why."""
+    compare = known.to_compare(topics, ends)
+    again = {p: records[0] for p, records in cluster.read({p: (o, o) for p, o in compare.items()}).items() if records}
+    return {name: why for name, topic in topics.items() if (why := known.recreated(topic, again))}

@@ -44,4 +44,5 @@ def topic_config(entries: Mapping[str, Any], check_interval_ms: int | None) -> T
         append_time=kind == "LogAppendTime",
         tiered=tiered == "true",
         check_interval_ms=check_interval_ms,
+        delete_retention_ms=number("delete.retention.ms", 86_400_000),
     )

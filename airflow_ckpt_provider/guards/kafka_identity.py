@@ -6,14 +6,16 @@ offsets Spark cannot tell. Its id (KIP-516) shows it, and where brokers have non
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic
 
 KIND = "kafka"
+#: The clocks of Spark and of who takes backups may differ by this much.
+_CLOCKS = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,13 @@ class KnownTopics:
     :param at: when.
     :param ids: topic -> id.
     :param fingerprints: partition -> what it was.
+    :param others: topic -> the id of another topic under its name, and since when backups have seen that one.
     """
 
     at: datetime | None = None
     ids: Mapping[str, str] = field(default_factory=dict)
     fingerprints: Mapping[Partition, Fingerprint] = field(default_factory=dict)
+    others: Mapping[str, tuple[str, datetime]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """What the manifest of a backup holds under ``facts.sources.<source>``."""
@@ -56,6 +60,8 @@ class KnownTopics:
         for (topic, number), f in sorted(self.fingerprints.items()):
             of_topic = topics.setdefault(topic, {"topic_id": self.ids.get(topic), "partitions": {}})
             of_topic["partitions"][str(number)] = [f.earliest, f.latest, f.offset, f.timestamp_ms]
+        for topic, (other, since) in self.others.items():
+            topics[topic]["other"] = {"topic_id": other, "since": since.isoformat()}
         return {"kind": KIND, "at": self.at.isoformat() if self.at else None, "topics": topics}
 
     @classmethod
@@ -65,13 +71,46 @@ class KnownTopics:
             return cls()
         ids: dict[str, str] = {}
         fingerprints: dict[Partition, Fingerprint] = {}
+        others: dict[str, tuple[str, datetime]] = {}
         for topic, of_topic in value.get("topics", {}).items():
             if of_topic.get("topic_id"):
                 ids[topic] = of_topic["topic_id"]
             for number, values in of_topic.get("partitions", {}).items():
                 fingerprints[topic, int(number)] = Fingerprint(*values)
+            if other := of_topic.get("other"):
+                others[topic] = other["topic_id"], datetime.fromisoformat(other["since"])
         at = value.get("at")
-        return cls(datetime.fromisoformat(at) if at else None, ids, fingerprints)
+        return cls(datetime.fromisoformat(at) if at else None, ids, fingerprints, others)
+
+    def continued(self, now: KnownTopics, *, recreated: Collection[str], planned: datetime | None) -> KnownTopics:
+        """What the next backup records: of each topic what the stream has read.
+
+        A stream that is down has not read a topic that was recreated meanwhile, whatever a backup of it sees. It has
+        read the other topic once a backup has seen that one, and a batch was planned after that.
+
+        :param now: what the next backup sees; topics that do not exist are left out.
+        :param recreated: topics that are not those of this record.
+        :param planned: when the batch was planned that the next backup pins; ``None``: not known.
+        """
+        ids, fingerprints, others = dict(now.ids), dict(now.fingerprints), {}
+        there = {topic for topic, _ in now.fingerprints}
+        for topic in {topic for topic, _ in self.fingerprints}:
+            other = now.ids.get(topic)
+            since = now.at
+            if topic in self.others and self.others[topic][0] == other:
+                since = self.others[topic][1]
+                if planned is not None and planned > since + _CLOCKS:
+                    continue
+            if topic in there and topic not in recreated:
+                continue
+            ids = {t: i for t, i in ids.items() if t != topic} | {t: i for t, i in self.ids.items() if t == topic}
+            kept = {p: f for p, f in self.fingerprints.items() if p[0] == topic}
+            fingerprints = {p: f for p, f in fingerprints.items() if p[0] != topic} | kept
+            if other and since:
+                others[topic] = other, since
+            elif topic in self.others:
+                others[topic] = self.others[topic]
+        return replace(now, ids=ids, fingerprints=fingerprints, others=others)
 
     def to_compare(self, topics: Mapping[str, Topic], ends: Mapping[Partition, LogEnds]) -> dict[Partition, int]:
         """Which records have to be read to compare: those of topics without an id that are still there."""

@@ -67,6 +67,7 @@ class TopicConfig:
     :param append_time: whether timestamps are the broker's own (``message.timestamp.type=LogAppendTime``).
     :param tiered: whether older segments lie in remote storage (KIP-405).
     :param check_interval_ms: ``log.retention.check.interval.ms`` of the broker; ``None`` where it was not reported.
+    :param delete_retention_ms: ``delete.retention.ms``: how long a compacted topic keeps a deletion, a record without a value.
     """
 
     retention_ms: int | None
@@ -78,6 +79,7 @@ class TopicConfig:
     append_time: bool = False
     tiered: bool = False
     check_interval_ms: int | None = None
+    delete_retention_ms: int = 86_400_000
 
     @property
     def deletes(self) -> bool:

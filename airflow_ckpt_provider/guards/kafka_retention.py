@@ -17,6 +17,8 @@ from airflow_ckpt_provider.units import format_size
 _HOUR_MS = 3_600_000
 #: Bytes that Kafka's format adds to a record, about.
 _OVERHEAD = 12
+#: Producers whose newest record is older than this part of the retention may write records that are deleted at once.
+_LATE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +77,15 @@ def time_to_loss(
     :param now_ms: the present, milliseconds since the epoch.
     :param at_offset: the first record at or after ``offset``; ``None`` if there is none yet, or none was read.
     :param oldest: the first record of the log, where it was read.
-    :param newest_ms: the newest timestamp in the partition, where known.
+    :param newest_ms: the newest timestamp in the partition, where known; where all is read and the partition is empty, in the
+        topic.
     :param movement: how the earliest offset moved lately, where it was measured.
     """
     if not config.deletes:
         why = "retention.ms is -1" if "delete" in config.cleanup else "cleanup.policy is compact: no age or size limit"
         return TimeToLoss(None, None, "nothing", why)
     if offset >= ends.latest:
-        return _of_what_comes(config)
+        return _of_what_comes(ends, config, now_ms=now_ms, newest_ms=newest_ms)
     rate = _records_per_second(ends, oldest or at_offset, newest_ms)
     by_age = _by_age(
         config, at_offset, now_ms, newest_ms, _span(config, rate, at_offset or oldest), config.retention_ms
@@ -98,11 +101,19 @@ def time_to_loss(
     return by_size
 
 
-def _of_what_comes(config: TopicConfig) -> TimeToLoss:
+def _of_what_comes(ends: LogEnds, config: TopicConfig, *, now_ms: int, newest_ms: int | None) -> TimeToLoss:
     if config.retention_ms is None or config.retention_bytes is not None:
         return TimeToLoss(None, None, "retention.bytes", "all is read; what comes is kept as long as the size allows")
     seconds = config.retention_ms / 1000
-    return TimeToLoss(seconds, seconds, "retention.ms", "all is read; what comes now is kept for retention.ms")
+    reason = "all is read; what comes now is kept for retention.ms"
+    if config.append_time:
+        return TimeToLoss(seconds, seconds, "retention.ms", reason)
+    is_gone = newest_ms is None and 0 < ends.latest == ends.earliest
+    if is_gone or (newest_ms is not None and now_ms - newest_ms > config.retention_ms * _LATE):
+        late = "deleted already" if is_gone else "older than half of retention.ms"
+        why = f"all is read; timestamps are the producers' own, and the newest record is {late}: so may be what comes"
+        return TimeToLoss(None, None, "retention.ms", why)
+    return TimeToLoss(seconds, seconds, "retention.ms", f"{reason}, if producers do not write old timestamps")
 
 
 def _by_age(

@@ -104,6 +104,7 @@ def judge_partitions(
     *,
     if_gone: Verdict,
     by_pattern: bool = False,
+    also: Iterable[str] = (),
 ) -> list[PartitionVerdict]:
     """Judge every partition of the checkpoint, and those that are new to it.
 
@@ -112,9 +113,10 @@ def judge_partitions(
     :param seen: what the broker said.
     :param if_gone: what becomes of data that is gone: ``WILL_FAIL`` with Spark's default ``failOnDataLoss=true``.
     :param by_pattern: the query names its topics by ``subscribePattern``: one that is gone is then lost data like any other.
+    :param also: topics that the query names, and the checkpoint may not know yet.
     """
     no_topic = if_gone if by_pattern else Verdict.WILL_FAIL
-    names = {topic for topic, _ in start}
+    names = {topic for topic, _ in start}.union(also)
     live = {(name, n) for name in names if (topic := seen.topics.get(name)) for n in topic.partitions}
     found = [
         _of_checkpoint(p, offset, (planned or {}).get(p), seen, live, if_gone, no_topic)

@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
+from airflow_ckpt_provider.checkpoint.kafka_start import FILE, parse_kafka_start
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, SourceOffset, parse_offsets
 from airflow_ckpt_provider.checkpoint.progress import Progress, read_progress
 from airflow_ckpt_provider.checkpoint.resume import ResumePoint, read_resume_point
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset, Offset, OpaqueOffset, parse_offset
-from airflow_ckpt_provider.errors import NoSourceOfKindError, RefusedError
+from airflow_ckpt_provider.errors import NoSourceOfKindError, RefusedError, UnreadableLogError
 from airflow_ckpt_provider.guards.kafka_verdicts import EARLIEST
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, installed_guards, judge_source
 from airflow_ckpt_provider.guards.report import GuardReport, Judgement, SourceReport
@@ -101,7 +102,7 @@ def from_checkpoint(
         log = location / _SOURCES / name
         start = starts.get(name, SourceOffset(name, None))
         if start.offset is None:
-            start = SourceOffset(name, _initial_offset(log))
+            start = SourceOffset(name, _kafka_start(log))
         again = () if reread is None else (reread.get(name),)
         sources.append(GuardedSource(start, ends.get(name), log, facts.get(name, {}), logged_at, again))
     if not sources:
@@ -223,14 +224,8 @@ def _reread(location: Location, resume: ResumePoint) -> dict[str, Offset | None]
     return {source.source: source.offset for source in entry.sources}
 
 
-def _initial_offset(log: Location) -> Offset | None:
-    """Where Kafka's source began, which it writes once, before its first batch (``KafkaSourceInitialOffsetWriter``).
-
-    The file begins with a NUL byte that Spark writes for compatibility with itself.
-    """
+def _kafka_start(log: Location) -> Offset | None:
     try:
-        lines = log.read("0").removeprefix(b"\0").decode().splitlines()
-        offset = parse_offset(lines[1]) if len(lines) == 2 and lines[0] == "v1" else None
-    except (FileNotFoundError, ValueError):
-        return None
-    return offset if isinstance(offset, KafkaOffset) else None
+        return parse_kafka_start(log.read(FILE), path=FILE)
+    except (FileNotFoundError, UnreadableLogError):
+        return None  # the guard of Kafka says which, if it is one of Kafka

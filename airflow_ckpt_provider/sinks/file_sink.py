@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+from airflow_ckpt_provider.checkpoint.gaps import gaps
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of, parse_object, split_log
-from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.errors import RefusedError, StorageError, UnreadableLogError
 from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind, SinkStart
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.sinks.sink import Sink
@@ -232,11 +233,11 @@ def inspect_file_sink(place: Location, batch_id: int, *, unwritten: frozenset[in
     :param place: the directory that the query writes to.
     :param unwritten: batches that wrote no entry, such as an offline repartition of the state. Every other batch writes one, the
         empty ones too.
-    :raises UnreadableLogError: an entry of the log cannot be parsed.
+    :raises UnreadableLogError: an entry of the log that a rollback needs cannot be parsed.
     """
     log = _entries(place)
     newest = max((number for number, _ in log), default=-1)
-    doubts = _doubts(log, batch_id, unwritten)
+    doubts = (*_doubts(log, batch_id, unwritten), *_damage(place, log))
     if newest <= batch_id:
         verdict = Verdict.UNKNOWN if doubts else Verdict.SAFE
         return SinkReport("file", place.uri, verdict, doubts, batch_id=newest, remembered=newest)
@@ -255,14 +256,42 @@ def _doubts(log: Iterable[tuple[int, bool]], batch_id: int, unwritten: frozenset
     base = max(
         (number for number, compact in log if compact), default=-1
     )  # it has the entries of all batches before it
-    missing = sorted({*range(base + 1, batch_id + 1)} - numbers - unwritten)
+    missing = list(gaps({*numbers, *unwritten}, base + 1, batch_id))
     if not missing:
         return ()
-    words = f"batch {missing[0]}" if len(missing) == 1 else f"{len(missing):,} batches, {missing[0]} to {missing[-1]}"
+    first, last, count = missing[0][0], missing[-1][-1], sum(gap.stop - gap.start for gap in missing)
+    words = f"batch {first}" if count == 1 else f"{count:,} batches, {first} to {last}"
     return (
         f"{SINK_LOG} has no entry of {words}, though the checkpoint resumes after {batch_id}: their rows are missing if they had "
         "any",
     )
+
+
+def _damage(place: Location, log: Mapping[tuple[int, bool], StoredFile]) -> tuple[str, ...]:
+    """What every reader of the sink reads and is damaged: the newest compacted entry, what follows, the files that they name.
+
+    A query reads these entries when it compacts the log, every tenth batch by default.
+    """
+    base = max((number for number, compact in log if compact), default=-1)
+    found: list[str] = []
+    named: dict[str, int | None] = {}
+    for (number, compact), file in sorted(log.items()):
+        if (number, compact) == (base, True) or (number > base and not compact):
+            try:
+                named |= _named(place, file, number)
+            except UnreadableLogError as e:
+                found.append(f"{e.message}: readers of the sink fail, and so does the query when it compacts the log")
+    there = place.walk() if named else {}
+    gone = [
+        path
+        for uri, size in sorted(named.items())
+        if (path := _inside(place, uri)) is not None and (path not in there or size not in (None, there[path].size))
+    ]
+    if gone:
+        found.append(
+            f"{SINK_LOG} names {gone[0]}, which is missing or has another size ({len(gone):,} files): their rows are missing"
+        )
+    return tuple(found)
 
 
 def obstacle_to_rollback(place: Location, *, unwritten: frozenset[int] = frozenset()) -> str | None:
@@ -320,17 +349,23 @@ def _data_files(
     base = max((number for number, compact in log if compact and number <= batch_id), default=-1)
     needed = [(base, True)] if base >= 0 else []
     numbers = [number for number, compact in log if not compact and base < number <= batch_id]
-    if {*range(base + 1, batch_id + 1)} - unwritten - {*numbers}:
+    if any(gaps({*numbers, *unwritten}, base + 1, batch_id)):
         return None
     paths: set[str] = set()
     for key in (*needed, *((number, False) for number in sorted(numbers))):
-        file = log[key]
-        _, lines = split_log(place.read(file.path), path=file.path, batch_id=key[0], known=_KNOWN)
-        for line in lines:
-            entry = parse_object(line, path=file.path, batch_id=key[0])
-            if entry.get("action", "add") == "add" and "path" in entry:
-                paths.add(str(entry["path"]))
+        paths |= _named(place, log[key], key[0]).keys()
     return paths
+
+
+def _named(place: Location, file: StoredFile, number: int) -> dict[str, int | None]:
+    """The data files that an entry of the log names, and their sizes.
+
+    :raises UnreadableLogError: it cannot be parsed.
+    """
+    _, lines = split_log(place.read(file.path), path=file.path, batch_id=number, known=_KNOWN)
+    entries = [parse_object(line, path=file.path, batch_id=number) for line in lines]
+    added = (entry for entry in entries if entry.get("action", "add") == "add" and "path" in entry)
+    return {str(entry["path"]): entry["size"] if type(entry.get("size")) is int else None for entry in added}
 
 
 def _inside(place: Location, uri: str) -> str | None:

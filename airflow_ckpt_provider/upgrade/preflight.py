@@ -7,8 +7,10 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.recorded_sources import recorded_sources, sources_at
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.stream_names import stream_name
+from airflow_ckpt_provider.checkpoint.progress import read_progress
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
 from airflow_ckpt_provider.guards.query import GuardedQuery, from_checkpoint, from_facts, from_kafka_offsets
 from airflow_ckpt_provider.storage.location import Location
@@ -38,7 +40,15 @@ def query_to_guard(
         raise RefusedError("both a checkpoint and offsets were given", hint="give one of them")
     if checkpoint is not None:
         manifest = _newest(repository, stream_name(repository, checkpoint, name), backup_id)
-        return from_checkpoint(checkpoint, known=manifest.facts if manifest else None)
+        if manifest is None or repository is None or backup_id is not None:
+            return from_checkpoint(checkpoint, known=manifest.facts if manifest else None)
+        progress = read_progress(checkpoint)
+        batch_id = -1 if progress.latest_committed is None else progress.latest_committed
+        # Backups of earlier versions do not keep what the one before has recorded.
+        recorded = sources_at(repository, manifest, batch_id) or recorded_sources(
+            repository, manifest.name, {manifest.query_id}, batch_id
+        )
+        return from_checkpoint(checkpoint, known={"sources": recorded}, progress=progress)
     if offsets is not None:
         manifest = _newest(repository, name, backup_id)
         return from_kafka_offsets(offsets, known=manifest.facts if manifest else None)

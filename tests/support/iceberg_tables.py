@@ -127,6 +127,17 @@ class Table:
         (metadata / "version-hint.text").write_text("1")
         return directory
 
+    def as_registered_table(self, work: Path) -> Table:
+        """The Hadoop table after ``register_table`` in another catalog: the files of both lie side by side.
+
+        :param work: where the catalog is made.
+        """
+        directory = self.as_hadoop_table()
+        other = Table(work)
+        other._catalog.drop_table("sales.orders")
+        other._catalog.register_table("sales.orders", f"file://{directory}/metadata/v1.metadata.json")
+        return other
+
     def remembered(self, query: str) -> int | None:
         """``SparkWrite.findLastCommittedEpochId``."""
         table = self.table

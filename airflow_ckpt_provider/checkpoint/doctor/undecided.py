@@ -9,8 +9,10 @@ and leaves a batch out of both logs, so a commit without its entry is a loss.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
+from airflow_ckpt_provider.checkpoint.gaps import gaps
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.operators import STATE
@@ -66,22 +68,22 @@ def undecided(location: Location) -> tuple[Undecided, ...]:
     logged = progress.logged
     if len(logged) < 2 or progress.is_continuous:
         return ()
-    known = {*logged, *progress.committed}
-    missing = [batch for batch in range(logged[0], logged[-1]) if batch not in known]
+    missing = list(gaps({*logged, *progress.committed}, logged[0], logged[-1]))
     if not missing or any(batch_id_of(name) is not None for name in location.list(STATE).directories):
         return ()
     latest = logged[-1]
     otherwise = (
         f"any other query fails at every start with `batch {latest - 1} doesn't exist`"
-        if latest - 1 in missing
+        if latest - 1 in missing[-1]
         else "any other query starts, and no rewind can reach a batch beside the gap"
     )
-    named = ", ".join(map(str, missing[:_SHOWN])) + (", …" if len(missing) > _SHOWN else "")
+    first = list(islice(chain.from_iterable(missing), _SHOWN + 1))
+    named = ", ".join(map(str, first[:_SHOWN])) + (", …" if len(first) > _SHOWN else "")
     return (
         Undecided(
-            f"{OFFSETS}/{missing[0]}",
+            f"{OFFSETS}/{first[0]}",
             f"{OFFSETS}/ has no entry of batch {named}, between {logged[0]} and {latest}. Whether that is damage is not known: "
             f"asynchronous progress tracking leaves batches out, and continues from the entry before; {otherwise}",
-            missing[0],
+            first[0],
         ),
     )

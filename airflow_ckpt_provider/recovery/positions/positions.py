@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.file_source_log import FileSourceLog, read_file_log
-from airflow_ckpt_provider.checkpoint.logs import split_log
+from airflow_ckpt_provider.checkpoint.kafka_start import FILE, parse_kafka_start
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry, SourceOffset
-from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, KafkaOffset, parse_offset
+from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, KafkaOffset
 from airflow_ckpt_provider.checkpoint.sources import SOURCES
 from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
 from airflow_ckpt_provider.guards.kafka_identity import KnownTopics
@@ -242,17 +242,14 @@ def _position(
 
 
 def _initial_offsets(logs: ReadableLogs, source: str) -> KafkaOffset | None:
-    """Where Kafka started, for a source that had no offset yet: written once, before its first batch."""
-    if "0" not in logs.sources.get(source, ()):
+    """Where Kafka started, for a source that had no offset yet."""
+    if FILE not in logs.sources.get(source, ()):
         return None
-    path = f"{SOURCES}/{source}/0"
-    data = logs.file(path)
+    path = f"{SOURCES}/{source}/{FILE}"
     try:
-        _, lines = split_log(data or b"", path=path, batch_id=None, known=frozenset({1}))
-        offset = parse_offset(lines[0]) if len(lines) == 1 else None
-    except (UnreadableLogError, ValueError):
+        return parse_kafka_start(logs.file(path) or b"", path=path)
+    except UnreadableLogError:
         return None
-    return offset if isinstance(offset, KafkaOffset) else None
 
 
 def _file_log(logs: ReadableLogs, source: str, offset: FileOffset) -> FileSourceLog:

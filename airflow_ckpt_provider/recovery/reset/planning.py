@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_ckpt_provider.backup.recorded_sources import recorded_sources
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id, repository_at
 from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.change.sealing import sealed_by_another
@@ -28,7 +29,6 @@ from airflow_ckpt_provider.recovery.positions.logs import ReadableLogs, logs_of_
 from airflow_ckpt_provider.recovery.positions.position import SourcePosition
 from airflow_ckpt_provider.recovery.positions.positions import StartingPositions, starting_positions
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
-from airflow_ckpt_provider.recovery.recorded_sources import recorded_sources
 from airflow_ckpt_provider.recovery.reset.asked import asked_of_kafka
 from airflow_ckpt_provider.recovery.reset.new_numbers import logs_up_to
 from airflow_ckpt_provider.recovery.reset.plan import NewSource, ResetPlan, ResetRequest

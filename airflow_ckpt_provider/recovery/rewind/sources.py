@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.recorded_sources import recorded_sources
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, SourceOffset, parse_offsets
 from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset
@@ -15,7 +16,6 @@ from airflow_ckpt_provider.errors import SourceError
 from airflow_ckpt_provider.guards.query import GuardedQuery, from_facts, guard_query
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import GuardReport
-from airflow_ckpt_provider.recovery.recorded_sources import recorded_sources
 from airflow_ckpt_provider.recovery.rewind.targets import RewindTarget
 
 log = logging.getLogger(__name__)

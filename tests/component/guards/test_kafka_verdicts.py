@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
+from airflow_ckpt_provider.guards.kafka import KafkaGuard
+from airflow_ckpt_provider.guards.query import from_checkpoint, from_kafka_offsets, guard_query
+from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.guards.report import GuardReport
 from airflow_ckpt_provider.lineage.runs import Opened, of_guard
+from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
+from tests.support.checkpoints import batch_metadata, metadata, offsets_log, plant
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_guards import Ask, facts_of, part
 
@@ -171,6 +180,30 @@ def test_compacted(kafka_broker: KafkaBroker, ask: Ask) -> None:
     assert (report.verdict, report.lost, report.seconds_left) == (Verdict.SAFE, 0, None)
     assert report.reasons == (f"topic {topic} is compacted: offsets without a record are no loss",)
     assert part(report, 0)["limited_by"] == "nothing"
+    longer = ask(topic, {0: 2}, max_downtime=86401.0)
+    assert longer.verdict is Verdict.UNKNOWN
+    assert "keeps deletions (records without a value) for 1 d (delete.retention.ms), less than" in longer.reasons[0]
+    assert ask(topic, {0: 2}, max_downtime=86300.0, buffer=101.0).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("offset", "hours", "verdict"), [(3, 25, Verdict.UNKNOWN), (3, 23, Verdict.SAFE), (5, 25, Verdict.SAFE)]
+)
+def test_deletions_that_were_not_read_in_time(
+    kafka_broker: KafkaBroker, offset: int, hours: int, verdict: Verdict
+) -> None:
+    """A query that keeps rows by key has to read a deletion before it is deleted itself."""
+    topic = kafka_broker.create(cleanup_policy="compact")
+    kafka_broker.put(topic, [5], key=lambda p, n: f"k{n}".encode())
+    query = from_kafka_offsets({topic: {"0": offset}})
+    planned = datetime.now(UTC) - timedelta(hours=hours)
+    query = replace(query, sources=(replace(query.sources[0], logged_at=planned),))
+    settings = GuardSettings(options={"kafka": {"config": kafka_broker.config}})
+    report = guard_query(query, settings, guards=[KafkaGuard(settings)]).sources[0]
+    assert report.verdict is verdict
+    assert ("deletions (records without a value) that it has not read may be gone" in report.reasons[0]) == (
+        verdict is Verdict.UNKNOWN
+    )
 
 
 def test_transactions(kafka_broker: KafkaBroker, ask: Ask) -> None:
@@ -238,3 +271,64 @@ def test_retention_by_size_is_no_promise(kafka_broker: KafkaBroker, ask: Ask) ->
     report = ask(topic, {0: 5}, max_downtime=30 * 86400.0)
     assert report.verdict is Verdict.UNKNOWN
     assert "retention.bytes is 1,073,741,824" in report.reasons[0]
+
+
+@pytest.mark.parametrize(("ignore", "verdict"), [(False, Verdict.WILL_FAIL), (True, Verdict.WILL_LOSE)])
+@pytest.mark.parametrize("option", ["option.0.subscribePattern", "option.0.subscribe"])
+def test_a_topic_that_the_query_names_and_the_checkpoint_does_not_know(
+    kafka_broker: KafkaBroker, option: str, ignore: bool, verdict: Verdict
+) -> None:
+    """Spark says the same of both options: see Spark's ``KafkaMicroBatchStream.getOffsetRanges``."""
+    known, new = kafka_broker.create(), kafka_broker.create()
+    other = kafka_broker.create()
+    for topic in (known, new, other):
+        kafka_broker.put(topic, [9])
+    value = f"{known}|{new}" if option.endswith("Pattern") else f"{known}, {new}"
+    settings = GuardSettings(
+        fail_on_data_loss=not ignore, options={"kafka": {"config": kafka_broker.config, option: value}}
+    )
+    query = from_kafka_offsets({known: {"0": 5}})
+    guard = KafkaGuard(settings)
+    assert guard_query(query, settings, guards=[guard]).verdict is Verdict.SAFE
+    for topic in (new, other):
+        kafka_broker.delete_before(topic, {0: 4})
+    report = guard_query(query, settings, guards=[guard]).sources[0]
+    assert (report.verdict, report.lost) == (verdict, 4)
+    assert f"topic {new}: partition 0 is new, and its first 4 records are gone already" in report.reasons[0]
+
+
+def test_a_pattern_that_only_java_understands(kafka_broker: KafkaBroker) -> None:
+    topic = kafka_broker.create()
+    settings = GuardSettings(
+        options={"kafka": {"config": kafka_broker.config, "option.0.subscribePattern": r"\p{Alpha}+"}}
+    )
+    report = guard_query(from_kafka_offsets({topic: {"0": 0}}), settings, guards=[KafkaGuard(settings)])
+    assert report.verdict is Verdict.UNKNOWN
+    assert "topics that it adds are not known" in report.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("begin", "verdict", "words"),
+    [
+        ('v1\n{"TOPIC": {"0": 3}}', Verdict.SAFE, None),
+        ("\0v1\n" + '{"TOPIC": {"0": 3}}', Verdict.SAFE, None),
+        (None, Verdict.UNKNOWN, "Spark evaluates the reader's startingOffsets again"),
+        ("", Verdict.WILL_FAIL, "the file is empty"),
+        ('\0v1\n{"TOP', Verdict.WILL_FAIL, "it does not hold Kafka's offsets"),
+    ],
+)
+def test_where_a_first_batch_begins(
+    tmp_path: Path, kafka_broker: KafkaBroker, begin: str | None, verdict: Verdict, words: str | None
+) -> None:
+    """A batch that was planned and not committed, and the file that says where it begins."""
+    topic = kafka_broker.create()
+    kafka_broker.put(topic, [10])
+    planned = offsets_log(json.dumps({topic: {"0": 8}}), metadata=batch_metadata())
+    files = {"metadata": metadata(), "offsets/0": planned}
+    if begin is not None:
+        files["sources/0/0"] = begin.replace("TOPIC", topic).encode()
+    settings = GuardSettings(options={"kafka": {"config": kafka_broker.config}})
+    query = from_checkpoint(plant(open_location(str(tmp_path)), files)).of_kind("kafka")
+    report = guard_query(query, settings, guards=[KafkaGuard(settings)]).sources[0]
+    assert report.verdict is verdict
+    assert (words is None and not report.reasons) or (words is not None and words in report.reasons[0])

@@ -142,7 +142,7 @@ def test_sources_are_wanted_and_not_recorded(place: Location) -> None:
     back_up(place, stream())
     asked = []
 
-    def observe(sources: tuple[Any, ...]) -> Mapping[str, Any]:
+    def observe(sources: tuple[Any, ...], *_: object) -> Mapping[str, Any]:
         asked.append(sources)
         return {"0": {"topic": "t"}}
 

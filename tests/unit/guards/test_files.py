@@ -95,3 +95,23 @@ def test_without_its_log_it_is_unknown() -> None:
     guard = FileGuard(GuardSettings())
     assert guard.recognises(source)
     assert guard.judge(source).verdict is Verdict.UNKNOWN
+
+
+def test_a_file_beyond_the_planned_batch_is_gone(ck: Path, tmp_path: Path) -> None:
+    """Log 2 is the planned batch, and log 3 is read after it; a torn copy of a checkpoint has such a log."""
+    plan = ck / "offsets/2"
+    plan.write_text((ck / "offsets/1").read_text().replace('{"logOffset":1}', '{"logOffset":2}'))
+    report = judge(ck)
+    assert (report.verdict, report.facts["planned_files"]) == (Verdict.SAFE, 1)
+    (tmp_path / "in" / "f 3.json").unlink()
+    report = judge(ck)
+    assert (report.verdict, report.lost) == (Verdict.WILL_LOSE, None)
+    assert "1 file that are logged beyond the next batch are gone (f 3.json)" in report.reasons[0]
+
+
+def test_a_huge_log_offset_takes_neither_time_nor_memory(ck: Path) -> None:
+    log = ck / "offsets/1"
+    log.write_text(log.read_text().replace('{"logOffset":1}', f'{{"logOffset":{10**17}}}'))
+    report = judge(ck)
+    assert report.verdict is Verdict.WILL_FAIL
+    assert "the file is missing" in report.reasons[0]

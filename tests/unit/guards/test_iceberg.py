@@ -185,3 +185,45 @@ class TestTimeToExpiry:
         self.set(table, max_snapshot_age_ms="five days")
         report = judge(table, table.head or 0)
         assert (report.verdict, report.seconds_left) == (Verdict.SAFE, None)
+
+
+def test_a_directory_that_was_registered_in_a_catalog(table: Table, tmp_path: Path) -> None:
+    """Its version 1 still has the snapshot that has expired in the catalog."""
+    start = table.head
+    assert start is not None
+    other = table.as_registered_table(tmp_path / "other")
+    directory = str(other.directory)
+    assert judge(other, start, where=directory).verdict is Verdict.SAFE, "nothing was written by the catalog"
+    other.rows("c").expire(2)
+    assert judge(other, start).verdict is Verdict.WILL_FAIL
+    report = judge(other, start, where=directory)
+    assert report.verdict is Verdict.WILL_FAIL
+    assert "only the table's catalog knows which one is current" in report.reasons[-1]
+
+
+@pytest.mark.parametrize("what", ["data/*.parquet", "metadata/*-m*.avro", "metadata/snap-*.avro"])
+def test_files_that_are_read_next_are_missing(table: Table, what: str) -> None:
+    start = table.head
+    assert start is not None
+    before = set(table.directory.glob(what))
+    table.rows("c").rows("d")
+    for path in before:
+        path.unlink()
+    if "snap-" in what or "data/" in what:
+        assert judge(table, start).verdict is Verdict.SAFE, "what was read already may be gone"
+    gone = set(table.directory.glob(what)) - before
+    for path in gone:
+        path.unlink()
+    report = judge(table, start)
+    assert report.verdict is Verdict.WILL_FAIL
+    assert any(path.name in report.reasons[0] for path in gone)
+
+
+def test_more_files_than_are_looked_for(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = table.head
+    assert start is not None
+    table.rows("c").rows("d")
+    monkeypatch.setattr("airflow_ckpt_provider.guards.iceberg._FILES", 1)
+    report = judge(table, start)
+    assert report.verdict is Verdict.UNKNOWN
+    assert "added more than 1 files: none was looked for" in report.reasons[0]

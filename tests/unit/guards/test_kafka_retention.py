@@ -91,6 +91,22 @@ def test_all_is_read() -> None:
     found = left(None, offset=1000)
     assert (found.at_least, found.estimate) == (24 * 3600, 24 * 3600)
     assert left(None, offset=1000, retention_bytes=1 << 30).at_least is None
+    assert left(None, offset=0, ends=LogEnds(0, 0, 0)).at_least == 24 * 3600
+
+
+@pytest.mark.parametrize(
+    ("ends", "newest_h", "words"),
+    [
+        (LogEnds(50, 1000, 1000), 13, "the newest record is older than half of retention.ms"),
+        (LogEnds(1000, 1000, 1000), None, "the newest record is deleted already"),
+    ],
+)
+def test_producers_who_write_old_timestamps(ends: LogEnds, newest_h: float | None, words: str) -> None:
+    found = left(None, offset=1000, ends=ends, newest_h=newest_h)
+    assert (found.at_least, found.estimate, found.limited_by) == (None, None, "retention.ms")
+    assert words in found.reason
+    assert left(None, offset=1000, ends=ends, newest_h=newest_h, append_time=True).at_least == 24 * 3600
+    assert left(None, offset=1000, ends=ends, newest_h=11).at_least == 24 * 3600
 
 
 def test_unread_record_that_could_not_be_read() -> None:

@@ -110,7 +110,7 @@ def test_the_topics_that_the_backups_recorded_are_compared_also_where_the_checkp
 ) -> None:
     held = Repository.open_or_create(default_repository(orders))
 
-    def observe(_: object) -> dict[str, object]:
+    def observe(*_: object) -> dict[str, dict[str, object]]:
         return {"0": {"kind": "kafka", "at": None, "topics": {"orders": {"topic_id": "id-1", "partitions": {}}}}}
 
     create_backup(Checkpoint.at(orders), held, observe=observe)

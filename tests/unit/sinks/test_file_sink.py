@@ -154,3 +154,36 @@ class TestRewound:
             self.rewind(orders, Sink(place=out))
         assert Checkpoint.at(orders).progress().seal is None
         assert set(contents(orders)) == set(stream(NEWEST))
+
+
+@pytest.mark.parametrize("torn", [b"", b'v1\n{"pa'])
+@pytest.mark.parametrize("name", ["3.compact", "5"])
+def test_a_log_that_readers_cannot_read(place: Location, name: str, torn: bytes) -> None:
+    sink = file_sink(place / "out", compact=3)
+    sink.replace(f"_spark_metadata/{name}", torn)
+    report = inspect_file_sink(sink, NEWEST)
+    assert report.verdict is Verdict.UNKNOWN
+    assert "readers of the sink fail, and so does the query when it compacts the log" in report.reasons[0]
+    assert f"_spark_metadata/{name}" in report.reasons[0]
+
+
+@pytest.mark.parametrize("content", [None, b"r"])
+def test_a_data_file_that_is_missing_or_cut_off(place: Location, content: bytes | None) -> None:
+    sink = file_sink(place / "out", compact=3)
+    sink.delete("part 2.json")
+    if content is not None:
+        sink.replace("part 2.json", content)
+    report = inspect_file_sink(sink, NEWEST)
+    assert report.verdict is Verdict.UNKNOWN
+    assert report.reasons == (
+        "_spark_metadata names part 2.json, which is missing or has another size (1 files): their rows are missing",
+    )
+
+
+def test_a_huge_batch_takes_neither_time_nor_memory(place: Location) -> None:
+    sink = file_sink(place / "out")
+    report = inspect_file_sink(sink, 10**17)
+    assert report.verdict is Verdict.UNKNOWN
+    assert f"has no entry of {10**17 - NEWEST:,} batches, {NEWEST + 1} to {10**17}" in report.reasons[0]
+    sink.replace(f"_spark_metadata/{10**17}", b"v1")
+    assert inspect_file_sink(sink, NEWEST).obstacle is not None

@@ -496,3 +496,16 @@ def test_an_id_that_a_person_named_is_not_what_iceberg_compares(table: Table) ->
     ids = QueryIds.of(QUERY, app_id=OTHER)
     report = inspect_sink(table.sink, ids, 1, 99)
     assert (report.batch_id, report.remembered, report.verdict) == (2, None, Verdict.WILL_DUPLICATE)
+
+
+def test_a_directory_that_was_registered_in_a_catalog(tmp_path: Path) -> None:
+    """Its version 1 knows nothing of the batches that were written through the catalog, and no rollback of it would count."""
+    other = Table(tmp_path / "lake").batch(0, 1).as_registered_table(tmp_path / "other").batch(2, 3)
+    report = look_at(Sink.named(str(other.directory), open_location), 1, QUERY, 3)
+    assert (report.verdict, report.rollback) == (other.look(1).verdict, None)
+    assert "only the table's catalog knows which one is current" in str(report.obstacle)
+    place = open_location(str(other.directory))
+    head = other.head
+    assert head is not None
+    with pytest.raises(RefusedError, match="belongs to a catalog"):
+        set_snapshot(IcebergTable(place), other.table.snapshots()[0].snapshot_id, expected=head, plan_id="p")
