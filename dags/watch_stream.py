@@ -22,7 +22,7 @@ from airflow.sdk import DAG, Asset, AssetWatcher, Param, get_current_context, ta
 
 from airflow_ckpt_provider.sensors.commit_gap import CommitGapSensor
 from airflow_ckpt_provider.sensors.stream_health import StreamHealthSensor, stream_baseline
-from airflow_ckpt_provider.triggers.stream_event import StreamEventTrigger
+from airflow_ckpt_provider.triggers.stream_event import StreamEventTrigger, incidents_of
 
 OPTIONAL = ["null", "string"]
 CHECKPOINT = "{{ params.checkpoint or var.value.get('ckpt_checkpoint', '') }}"
@@ -106,8 +106,7 @@ if watched := os.environ.get("CKPT_WATCHED_CHECKPOINT"):
     @task
     def tell() -> list[dict[str, Any]]:
         """Log what is the matter; here you would open a ticket, or start the DAG that restores."""
-        events = get_current_context()["triggering_asset_events"][incidents]
-        payloads = [event.extra["payload"] for event in events]
+        payloads = incidents_of(get_current_context()["triggering_asset_events"][incidents])
         for payload in payloads:
             print(f"{payload['incident']}: {payload['message']}\nHINT: {payload['hint']}")
         return payloads

@@ -90,7 +90,7 @@ class DagsOfStreams:
             max_active_runs=1,
             default_args={
                 **({"owner": owners.pop()} if len(owners) == 1 else {}),
-                "on_failure_callback": TellOfFailure(self.streams),
+                "on_failure_callback": TellOfFailure(self.streams, streams),
                 **self.default_args,
             },
             tags=sorted({*self.tags, *of_streams}),

@@ -12,7 +12,7 @@ from airflow.sdk import DAG, Asset, AssetWatcher, get_current_context, task, tas
 
 from airflow_ckpt_provider import jobs
 from airflow_ckpt_provider.dag_factory.base import DagsOfStreams
-from airflow_ckpt_provider.dag_factory.told import tell
+from airflow_ckpt_provider.dag_factory.told import ToldError, tell
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.expire import CheckpointExpireOperator
@@ -22,7 +22,7 @@ from airflow_ckpt_provider.sensors.kafka_time_to_loss import KafkaTimeToLossSens
 from airflow_ckpt_provider.streams.parameters import parameters_of
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.streams.streams import plain_place
-from airflow_ckpt_provider.triggers.stream_event import StreamEventTrigger
+from airflow_ckpt_provider.triggers.stream_event import StreamEventTrigger, incidents_of
 from airflow_ckpt_provider.units import exact_duration, format_duration
 
 #: Streams of one DAG that are worked on at the same time.
@@ -150,7 +150,7 @@ class ScheduledDags(DagsOfStreams):
                 def alarm(stream: str, report: dict[str, Any]) -> None:
                     declared = self.streams.named(stream)
                     tell(declared, get_current_context())
-                    raise RuntimeError(too_little(declared, report))
+                    raise ToldError(too_little(declared, report))
 
                 alarm(stream=stream, report=left.output)  # type: ignore[arg-type]  # an XComArg becomes one
 
@@ -170,7 +170,7 @@ class ScheduledDags(DagsOfStreams):
             @task(task_id="tell")
             def tell_of_incidents() -> list[dict[str, Any]]:
                 context = get_current_context()
-                payloads = [event.extra["payload"] for event in context["triggering_asset_events"][asset]]
+                payloads = incidents_of(context["triggering_asset_events"][asset])
                 for payload in payloads:
                     print(f"{payload['incident']}: {payload['message']}\nHINT: {payload['hint']}")
                     # As the store spells it, which need not be as it is declared.
@@ -195,7 +195,11 @@ class ScheduledDags(DagsOfStreams):
                 max_active_tis_per_dagrun=1,
             ).expand_kwargs(
                 [
-                    {"conn_id": stream.spark_conn_id or "spark_default", "application_args": _drill(stream)}
+                    {
+                        "conn_id": stream.spark_conn_id or "spark_default",
+                        "application_args": _drill(stream),
+                        "params": {"stream": stream.name},
+                    }
                     for stream in streams
                 ]
             )

@@ -287,7 +287,8 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
         arguments += map(str, self.spark_arguments)
         before = set(repository.backup_ids(name))
         conn_id = required(self.spark_conn_id, "spark_conn_id")
-        backup_by_connection(conn_id, arguments, **mapping(self.spark_settings, "spark_settings"))
+        settings = mapping(self.spark_settings, "spark_settings")
+        backup_by_connection(conn_id, arguments, under_way=self._submitted, **settings)
         taken = [backup_id for backup_id in repository.backup_ids(name) if backup_id not in before]
         manifests = [repository.read_manifest(name, backup_id) for backup_id in reversed(taken)]
         manifest = next((m for m in manifests if m.made_by == about["made_by"]), None)

@@ -24,6 +24,7 @@ from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.rewind import BARE
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
 from airflow_ckpt_provider.operators.spark_restore import restore_by_connection
+from airflow_ckpt_provider.operators.submitting import SubmittingOperator
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.recovery.chains.apply import apply_chain
 from airflow_ckpt_provider.recovery.chains.naming import stream_of
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 CHAIN_KINDS = tuple(kind for kind in KINDS if kind != "to_current")
 
 
-class ChainOperator(RepositoryOperator):
+class ChainOperator(RepositoryOperator, SubmittingOperator):
     """Base of the operators on several streams.
 
     Parameters of the repository: see :class:`~.place_operators.RepositoryOperator`. It keeps what is removed of all streams;
@@ -147,7 +148,9 @@ class ChainOperator(RepositoryOperator):
             lambda uri: self._open(uri, text(self.sink_conn_id) or conn_id),
             app_id=app_id,
             storage_options={**(options or {}), **(self.sink_options or {})},
-            by_spark=restore_by_connection(spark, **(self.spark_settings or {})) if spark else None,
+            by_spark=restore_by_connection(spark, under_way=self._submitted, **(self.spark_settings or {}))
+            if spark
+            else None,
         )
 
     def _set_repository(self) -> Repository:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_ckpt_provider.operators.fields import mapping, one_of, required, whole_number
-from airflow_ckpt_provider.operators.masking import MaskingOperator
+from airflow_ckpt_provider.operators.submitting import SubmittingOperator
 
 LOCAL, SPARK, AUTO = "local", "spark", "auto"
 #: From how much on work is worth a cluster: what one process copies in about ten minutes where the store copies by itself.
@@ -14,7 +14,7 @@ SPARK_FROM_FILES = 200_000
 SPARK_FROM_BYTES = 1024**4
 
 
-class ExecutorsOperator(MaskingOperator):
+class ExecutorsOperator(SubmittingOperator):
     """Base of the operators that let executors of Spark read or write many files.
 
     :param engine: who does it: ``local``: this task; ``spark``: the executors of a cluster, for millions of files or terabytes;
@@ -74,5 +74,6 @@ class ExecutorsOperator(MaskingOperator):
         from airflow_ckpt_provider.operators.spark_restore import run_by_connection
 
         conn_id = required(self.spark_conn_id, "spark_conn_id")
-        run = run_by_connection(conn_id, what="read and write", **mapping(self.spark_settings, "spark_settings"))
+        settings = mapping(self.spark_settings, "spark_settings")
+        run = run_by_connection(conn_id, what="read and write", under_way=self._submitted, **settings)
         run(application, [*arguments, *map(str, self.spark_arguments)])

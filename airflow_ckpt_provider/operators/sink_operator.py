@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.fields import for_each, text, texts
-from airflow_ckpt_provider.operators.masking import MaskingOperator
+from airflow_ckpt_provider.operators.submitting import SubmittingOperator
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.sinks.named_tables import TableEngine
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.storage.location import Location
 
 
-class SinkOperator(MaskingOperator):
+class SinkOperator(SubmittingOperator):
     """Base of the operators that ask the sink of a query.
 
     :param sink: what the query writes to: the directory of a Delta table, an Iceberg table or a file sink, a table by its name
@@ -70,7 +70,7 @@ class SinkOperator(MaskingOperator):
         conn_ids = for_each(self.sink_conn_id, len(names), "sink_conn_id")
         app_ids = for_each(self.txn_app_id, len(names), "txn_app_id")
         options = for_each(self.sink_options, len(names), "sink_options")
-        by_spark = restore_by_connection(spark, **settings_of_spark) if spark else None
+        by_spark = restore_by_connection(spark, under_way=self._submitted, **settings_of_spark) if spark else None
         engines = self._engines(spark, settings_of_spark)
         return named_sinks(
             [
@@ -100,7 +100,7 @@ class SinkOperator(MaskingOperator):
             found.append(_unity_catalog(unity, text(self.warehouse_id), caller=type(self).__name__))
         if spark:
             settings = {key: value for key, value in settings_of_spark.items() if key != "uri"}
-            found.append(SparkTables(run_by_connection(spark, **settings)))
+            found.append(SparkTables(run_by_connection(spark, under_way=self._submitted, **settings)))
         return tuple(found)
 
     def _open_sink(self, uri: str, *, conn_id: str | None) -> Location:

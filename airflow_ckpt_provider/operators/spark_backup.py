@@ -7,9 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowException
-
-from airflow_ckpt_provider.errors import MissingExtraError, StorageError
+from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.operators.spark_restore import run_by_connection
 from airflow_ckpt_provider.redaction import redacted
 
 #: The application. What it imports of this package has to be importable where its driver runs.
@@ -46,24 +45,12 @@ def backup_by_connection(conn_id: str, arguments: Sequence[str], **settings: Any
 
     :param conn_id: id of a connection of type ``spark``.
     :param arguments: from :func:`arguments_for`.
-    :param settings: what else ``SparkSubmitHook`` is given: ``conf``, ``num_executors``, ``env_vars``, ….
-    :raises MissingExtraError: Airflow's Spark provider is not installed.
+    :param settings: see :func:`~.spark_restore.run_by_connection`, which also says what is raised before anything is run.
     :raises StorageError: the application failed; what it copied is found by the next attempt.
     """
+    checkpoint = arguments[0]
+    named = {"name": f"back up {redacted(checkpoint)}", **settings}
     try:
-        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-    except ImportError as e:
-        raise MissingExtraError(
-            f"connection {conn_id!r} needs Airflow's Spark provider, which is not installed ({e})",
-            hint="pip install 'airflow-ckpt-provider[spark]'",
-        ) from e
-    hook = SparkSubmitHook(
-        **{"name": f"back up {redacted(arguments[0])}", **settings}, conn_id=conn_id, application_args=list(arguments)
-    )
-    try:
-        hook.submit(APPLICATION)
-    except AirflowException as e:
-        raise StorageError(
-            f"Spark did not back {arguments[0]} up: {e}",
-            hint="the task's log has what Spark said; the next attempt continues from what is copied",
-        ) from e
+        run_by_connection(conn_id, what="take the backup", **named)(APPLICATION, list(arguments))
+    except StorageError as e:
+        raise StorageError(f"Spark did not back {checkpoint} up: {e.message}", hint=e.hint) from e

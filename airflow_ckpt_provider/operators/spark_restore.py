@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,17 +10,24 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoun
 from airflow.sdk import BaseHook
 
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, StorageError
+from airflow_ckpt_provider.operators.submitting import end_application
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.sinks.delta_rollback import RestoreBySpark, TableTarget
     from airflow_ckpt_provider.sinks.spark_tables import RunApplication
 
+#: Seconds in which a process that was killed is gone.
+_GRACE = 10.0
 
-def run_by_connection(conn_id: str, *, what: str = "restore the table", **settings: Any) -> RunApplication:
-    """Run applications by ``spark-submit`` as a connection says.
+
+def run_by_connection(
+    conn_id: str, *, what: str = "restore the table", under_way: list[Any] | None = None, **settings: Any
+) -> RunApplication:
+    """Run applications by ``spark-submit`` as a connection says. One that is interrupted, by a timeout say, is ended first.
 
     :param conn_id: id of a connection of type ``spark``.
     :param what: what Spark is to do, in words.
+    :param under_way: has the hook of an application as long as it runs, so that others can end it.
     :param settings: what else ``SparkSubmitHook`` is given: ``packages``, ``conf``, ….
     :raises MissingExtraError: Airflow's Spark provider is not installed; said before anything is changed.
     :raises RefusedError: there is no such connection; said before anything is changed.
@@ -41,13 +49,23 @@ def run_by_connection(conn_id: str, *, what: str = "restore the table", **settin
 
     def run(application: str, arguments: list[str]) -> None:
         given = {"name": Path(application).stem, **settings, "conn_id": conn_id, "application_args": arguments}
-        hook = SparkSubmitHook(**given)
+        hook: Any = SparkSubmitHook(**given)
+        hooks = [] if under_way is None else under_way
+        hooks.append(hook)
         try:
             hook.submit(application)
         except (AirflowException, OSError) as e:
             raise StorageError(
                 f"Spark failed: {e}", hint="the task's log has what Spark said; the next attempt continues from here"
             ) from e
+        except BaseException:
+            # Before anybody lifts a seal or reads what it has written. Airflow's timeout is such an exception.
+            end_application(hook)
+            with suppress(Exception):  # there is none yet, or it does not end
+                hook._submit_sp.wait(_GRACE)
+            raise
+        finally:
+            hooks.remove(hook)
 
     return run
 

@@ -50,9 +50,9 @@ class StreamActionOperator(DeclaredOperator):
 
     A command of the shell runs where the task runs, in the directory of ``streams.yaml``, with ``CKPT_STREAM``, ``CKPT_ACTION``,
     ``VERSION`` and ``CKPT_OPTIONS`` in its environment. It is ended when the task is.
-    A DAG is triggered and waited for. An operator is made and executed. A job of Databricks is run or cancelled, an application
-    of the Spark operator for Kubernetes created or deleted. All waits but that for a command are the triggerer's with
-    ``deferrable``: a command is a process of the worker.
+    A DAG is triggered and waited for. An operator is made, rendered as a task of the same DAG, and executed. A job of
+    Databricks is run or cancelled, an application of the Spark operator for Kubernetes created or deleted. All waits but that
+    for a command are the triggerer's with ``deferrable``: a command is a process of the worker.
 
     .. code-block:: python
 
@@ -232,16 +232,20 @@ class StreamActionOperator(DeclaredOperator):
 
         if action.dag is None:
             raise self._not_declared_now(f"{stream} declared a DAG as `{what}`")
-        conf = {**action.dag.conf, "stream": stream.name, "action": what, "version": text(self.version)}
+        how = {"trigger_dag_id": action.dag.dag_id, "wait_for_completion": True, "poke_interval": 5}
+        task = self._made(TriggerDagRunOperator, {**how, "conf": dict(action.dag.conf)}, context)
+        # Only now: what a person or a checkpoint names is a value, never a template.
+        task.conf.update(stream=stream.name, action=what, version=text(self.version))
         if options := mapping(self.options, "options"):
-            conf["options"] = options
-        how = {"trigger_dag_id": action.dag.dag_id, "conf": conf, "wait_for_completion": True, "poke_interval": 5}
-        return self._made(TriggerDagRunOperator, how, context)
+            task.conf["options"] = options
+        return task
 
     def _made(self, operator: Any, arguments: Mapping[str, Any], context: Context) -> Any:
-        """An operator of this task, ready to be executed."""
+        """An operator of this task, ready to be executed. Its arguments are templates, as the DAG of this task renders them."""
         given = {"deferrable": self.deferrable, **arguments} if _takes(operator, "deferrable") else dict(arguments)
         task = operator(task_id=self.task_id.rpartition(".")[2], **given)
+        # Not `task.dag`, which would make it one more task of the DAG.
+        object.__setattr__(task, "_dag", self.get_dag())
         task.render_template_fields(context)
         self._under_way = task
         return task

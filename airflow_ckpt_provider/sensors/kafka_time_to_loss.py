@@ -55,7 +55,7 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
     :param threshold: fire when less than this is left, such as ``"6h"``. (templated)
     :param if_absent: ``"fail"`` where the query has no Kafka source, or ``"skip"`` the task: for one guard over streams of
         several kinds. A source of unknown kind is no reason to skip. (templated)
-    :param poll_interval: seconds between two polls.
+    :param poll_interval: seconds or a timedelta between two polls in every mode; ``poke_interval`` means the same.
     :param deferrable: wait in the triggerer, without a worker.
     """
 
@@ -78,7 +78,7 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
         source: str | int | None = None,
         threshold: str = "6h",
         if_absent: str = "fail",
-        poll_interval: float = 60.0,
+        poll_interval: timedelta | float = 60.0,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
@@ -90,7 +90,6 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
         self.source = source
         self.threshold = threshold
         self.if_absent = if_absent
-        self.poll_interval = poll_interval
         self.deferrable = deferrable
         self._unknown: str | None = None
 
@@ -112,7 +111,7 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
                 kafka_config_id=required(self.kafka_config_id, "kafka_config_id"),
                 source=text(self.source),
                 threshold=self._threshold(),
-                poll_interval=self.poll_interval,
+                poll_interval=self.poke_interval,
                 end_time=time.time() + self.timeout,
             ),
             method_name="execute_complete",

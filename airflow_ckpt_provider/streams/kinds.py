@@ -310,6 +310,9 @@ class NameOfStream:
         """Read the name."""
         from airflow_ckpt_provider.backup.names import is_name
 
+        if value == "None":
+            hint = "give another name: in a template field None means that nothing was given"
+            return wrong(problems, path, "'None' cannot be the name of a stream", hint)
         if isinstance(value, str) and is_name(value):
             return value
         hint = (

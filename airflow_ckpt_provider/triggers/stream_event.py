@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
@@ -16,6 +17,28 @@ from airflow_ckpt_provider.triggers.in_thread import in_thread
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.incidents import Glance, Watched
     from airflow_ckpt_provider.storage.location import Location
+
+
+log = logging.getLogger(__name__)
+
+
+def incidents_of(events: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the payloads of :class:`StreamEventTrigger` in the events of its asset.
+
+    An event without one, such as one that was created by hand, is logged and left out.
+
+    :param events: ``context["triggering_asset_events"][asset]``.
+    """
+    found = []
+    for event in events:
+        payload = (event.extra or {}).get("payload")
+        if isinstance(payload, dict) and all(
+            isinstance(payload.get(key), str) for key in ("incident", "checkpoint", "message", "hint")
+        ):
+            found.append(payload)
+        else:
+            log.warning("The event of asset %s at %s reports no incident: left out", event.asset.name, event.timestamp)
+    return found
 
 
 class StreamEventTrigger(BaseEventTrigger):

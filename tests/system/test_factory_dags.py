@@ -131,7 +131,7 @@ def test_the_watch_is_calm_alarms_and_fails_where_nobody_answers(
             f"notifiers: [{TOLD.replace('PATH', str(told))}]}}}}"
         )
         watch: Any = dags["ckpt_watch"].get_task("stream.time_to_loss")
-        watch.timeout, watch.poll_interval = 1.0, 0.2  # not for an hour
+        watch.timeout, watch.poke_interval = 1.0, 0.2  # not for an hour
         return run_dag(dags["ckpt_watch"])
 
     calm = watched("6h")

@@ -55,7 +55,7 @@ def test_watch(
     """Time enough: no alarm. Too little: the alarm. Too late: the guard fails and says how much is lost."""
     dag = example_dags["kafka_retention_watch"]
     dag.get_task("watch").timeout = 1
-    dag.get_task("watch").poll_interval = 0.2
+    dag.get_task("watch").poke_interval = 0.2
     calm = run_dag(dag)
     assert states(calm) == {"guard": "success", "watch": "skipped", "alarm": "skipped"}
     assert result(calm, "guard")["verdict"] == "SAFE"

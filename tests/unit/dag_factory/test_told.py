@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import tests.support.throwaway_airflow  # isort: skip  # noqa: F401
 
+from collections import defaultdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from airflow_ckpt_provider.dag_factory.told import TellOfFailure
+from airflow_ckpt_provider.dag_factory.stream_dags import stream_dags
+from airflow_ckpt_provider.dag_factory.told import TellOfFailure, ToldError
 from airflow_ckpt_provider.operators.stream_action import StreamActionOperator
 from airflow_ckpt_provider.streams.stream import Notifier, Stream
 from airflow_ckpt_provider.streams.streams import Streams
@@ -55,3 +58,90 @@ def test_everybody_is_told_of_whatever_error(error: Exception | None) -> None:
     task = StreamActionOperator(task_id="task", stream="orders", action="stop")
     TellOfFailure(streams)({"exception": error, "task": task})  # type: ignore[typeddict-item]
     assert TOLD == ["on call"]
+
+
+def dags() -> dict[str, Any]:
+    """The DAGs of two streams, whose notifiers have their names."""
+    acts = dict.fromkeys(("stop", "start", "deploy", "roll_back"), "true")
+    streams = [
+        Stream(
+            name,
+            checkpoint=f"/{name}",
+            repository="/backups",
+            kafka_conn_id="kafka",
+            retention={"keep_last": 3},
+            drill={"build": "code:build", "scratch": "/scratch"},
+            application="shop" if name == "clicks" else None,
+            notifiers=(Notifier(notifier=f"{__name__}.Told", arguments={"who": name}),),
+            **acts,
+        )
+        for name in ("orders", "clicks")
+    ]
+    return stream_dags(streams)
+
+
+def told_by(dag_id: str, task_id: str, *, error: Exception | None = None, **context: Any) -> list[str]:
+    """Who is told by a task as it is in its DAG: not rendered and not unmapped, as the DAG processor has it."""
+    dag = dags()[dag_id]
+    task = dag.get_task(task_id)
+    TOLD.clear()
+    callback: Any = task.on_failure_callback
+    for each in callback if isinstance(callback, list) else [callback]:
+        each({"exception": error, "task": task, "dag": dag, **context})
+    return list(TOLD)
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "task_id"),
+    [
+        ("ckpt_backup_daily", "stream.back_up"),
+        ("ckpt_backup_daily", "stream.verify"),
+        ("ckpt_retention", "stream.expire"),
+        ("ckpt_watch", "stream.time_to_loss"),
+        ("ckpt_watch", "stream.alarm"),
+    ],
+)
+def test_a_lost_worker_of_a_mapped_task_is_told_to_its_stream(dag_id: str, task_id: str) -> None:
+    assert told_by(dag_id, task_id, ti=SimpleNamespace(map_index=1), params={}) == ["clicks"]
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "task_id"),
+    [("ckpt_restore", "plan"), ("ckpt_rewind", "stop"), ("ckpt_undo", "ready"), ("ckpt_upgrade", "upgrade.begin")],
+)
+def test_a_lost_worker_of_a_form_is_told_to_the_stream_that_was_chosen(dag_id: str, task_id: str) -> None:
+    assert told_by(dag_id, task_id, params={"stream": "orders"}) == ["orders"]
+
+
+def test_where_the_stream_is_not_known_all_of_the_dag_are_told() -> None:
+    assert told_by("ckpt_restore", "plan") == ["orders", "clicks"]
+    assert told_by("ckpt_incidents", "tell") == ["orders", "clicks"]
+    assert told_by("ckpt_report", "report") == ["orders", "clicks"]
+    assert told_by("ckpt_backup_daily", "stream.back_up") == ["orders", "clicks"]  # no map index
+    assert told_by("ckpt_upgrade_shop", "upgrade.begin", error=ValueError("no")) == ["clicks"]
+
+
+def test_nobody_is_told_twice_or_of_the_streams_of_others() -> None:
+    assert told_by("ckpt_watch", "stream.alarm", error=ToldError("too little")) == []
+    assert told_by("ckpt_report", "report", error=ValueError("orders is beyond its limits")) == []
+
+
+def test_a_drill_has_its_stream() -> None:
+    """As a parameter, which Airflow puts into the context of the unmapped task."""
+    assert told_by("ckpt_drill", "drill", params={"stream": "clicks"}, error=ValueError("no")) == ["clicks"]
+
+
+def test_an_event_by_hand_does_not_keep_an_incident_from_being_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = {"incident": "stuck", "checkpoint": "/clicks", "message": "stuck", "hint": "see"}
+    extras = [{"from_rest_api": True}, {"payload": "stuck"}, {"payload": {"incident": "stuck"}}, {"payload": words}]
+    asset = SimpleNamespace(name="ckpt_incidents")
+    events = [SimpleNamespace(asset=asset, extra=extra, timestamp=number) for number, extra in enumerate(extras)]
+    context = {"triggering_asset_events": defaultdict(lambda: events)}
+    monkeypatch.setattr("airflow_ckpt_provider.dag_factory.scheduled.get_current_context", lambda: context)
+    TOLD.clear()
+    assert dags()["ckpt_incidents"].get_task("tell").python_callable() == [words]
+    assert TOLD == ["clicks"]
+    left_out = "The event of asset ckpt_incidents at {} reports no incident: left out"
+    assert caplog.messages == [left_out.format(number) for number in range(3)]

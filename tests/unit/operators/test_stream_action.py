@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import BaseOperator
+from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -114,6 +114,7 @@ class Writes(BaseOperator):
     """An operator of somebody else."""
 
     template_fields = ("words",)
+    template_ext = (".sh",)
 
     def __init__(self, *, path: str, words: str, deferrable: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -131,6 +132,23 @@ def test_an_operator_is_made_rendered_and_executed_without_deferring(tmp_path: P
     of = stream(start={"operator": {"operator": f"{__name__}.Writes", "arguments": arguments}})
     assert act(of, "start")["way"] == "operator"
     assert (tmp_path / "said").read_text() == "act False"
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_an_operator_is_rendered_as_a_task_of_the_same_dag(tmp_path: Path, native: bool) -> None:
+    (tmp_path / "words.sh").write_text("{{ two }}")
+    arguments = {"path": str(tmp_path / "said"), "words": "words.sh"}
+    of = stream(start={"operator": {"operator": f"{__name__}.Writes", "arguments": arguments}})
+    dag = DAG(
+        "starts",
+        schedule=None,
+        template_searchpath=str(tmp_path),
+        user_defined_macros={"two": 2},
+        render_template_as_native_obj=native,
+    )
+    act(of, "start", dag=dag)
+    assert (tmp_path / "said").read_text() == "2 False"
+    assert dag.task_ids == ["act"]
 
 
 class Turns(BaseOperator):
@@ -250,6 +268,17 @@ def test_a_dag_is_triggered_and_waited_for() -> None:
     with pytest.raises(DagRunTriggerException) as caught:
         act(of, "start", options='{"options": {"0": {"startingVersion": "42"}}}')
     assert caught.value.conf["options"] == {"options": {"0": {"startingVersion": "42"}}}
+
+
+def test_what_a_form_or_a_checkpoint_names_is_no_template_for_the_triggered_dag() -> None:
+    of = stream(deploy={"dag": {"dag_id": "deploy_{{ 1 + 1 }}", "conf": {"cluster": "{{ task.task_id }}"}}})
+    given = "{{ conn.vault.password }}"
+    raw = "{% raw %}" + given + "{% endraw %}"  # as `{{ params.version }}` gives what is in the form
+    with pytest.raises(DagRunTriggerException) as caught:
+        act(of, "deploy", version=raw, options=json.dumps({"options": {raw: raw}}))
+    assert caught.value.trigger_dag_id == "deploy_2"
+    assert caught.value.conf["cluster"] == "act"
+    assert (caught.value.conf["version"], caught.value.conf["options"]) == (given, {"options": {given: given}})
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,7 @@ bakups: 1
         ),
         ("streams:\n  a: {checkpoint: /a, objectives: {rpo: 1h}, backup: {schedule: 2h}}", 2, "streams.a.backup", "less often"),
         ("streams:\n  a: {checkpoint: /a, sources: {kafka: {}}}", 2, "streams.a.sources", "kafka has no connection"),
+        ("streams:\n  None: {checkpoint: /a}", 2, "streams.None", "'None' cannot be the name of a stream"),
         ("streams: {}", 1, "streams", "there are no streams"),
         ("version: 2\nstreams: {a: {checkpoint: /a}}", 1, "version", "it is 2"),
         ("", None, "", "it is no mapping"),
