@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_ckpt_provider.operators.fields import mapping, one_of, required, whole_number
+from airflow_ckpt_provider.operators.fields import mapping, one_of, required, texts, whole_number
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 
 LOCAL, SPARK, AUTO = "local", "spark", "auto"
@@ -75,4 +75,4 @@ class ExecutorsOperator(MaskingOperator):
 
         conn_id = required(self.spark_conn_id, "spark_conn_id")
         run = run_by_connection(conn_id, what="read and write", **mapping(self.spark_settings, "spark_settings"))
-        run(application, [*arguments, *map(str, self.spark_arguments)])
+        run(application, [*arguments, *texts(self.spark_arguments, "spark_arguments")])
