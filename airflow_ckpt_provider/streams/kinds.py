@@ -302,14 +302,20 @@ class Rules:
 
 @dataclass(frozen=True)
 class NameOfStream:
-    """The name of a stream, here and in a repository."""
+    """The name of a stream, here and in a repository.
 
+    :param longest: of how many characters at most; ids of tasks, which have 250, have more in them.
+    """
+
+    longest: int = 200
     words: ClassVar[str] = "name of letters, digits, `.`, `_`, `-` and `=`"
 
     def read(self, value: Any, path: Path, problems: list[Problem]) -> Any:
         """Read the name."""
         from airflow_ckpt_provider.backup.names import is_name
 
+        if isinstance(value, str) and len(value) > self.longest:
+            return wrong(problems, path, f"it has {len(value)} characters", f"give at most {self.longest}")
         if isinstance(value, str) and is_name(value):
             return value
         hint = (
