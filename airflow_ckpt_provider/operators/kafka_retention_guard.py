@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_ckpt_provider.errors import CkptError, RefusedError
+from airflow_ckpt_provider.json_text import load_rendered
 from airflow_ckpt_provider.operators.fields import flag, one_of, required, text
 from airflow_ckpt_provider.operators.guard_operator import GuardOperator
 from airflow_ckpt_provider.operators.guard_result import REACTIONS, conclude, skip_if_absent
@@ -226,8 +227,6 @@ class KafkaRetentionRestoreOperator(MaskingOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Return what was done, topic by topic."""
-        import json
-
         from airflow_ckpt_provider.guards.kafka_raise import RaisedRetention, restore_retention
         from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 
@@ -235,7 +234,7 @@ class KafkaRetentionRestoreOperator(MaskingOperator):
             given = self.raised
             if isinstance(given, str):
                 try:
-                    given = json.loads(text(given) or "[]")
+                    given = load_rendered(text(given) or "[]")
                 except ValueError as e:
                     raise RefusedError(f"raised is {given!r}", hint="give guard.output['raised']") from e
             changes = [RaisedRetention.from_json(each) for each in given or []]

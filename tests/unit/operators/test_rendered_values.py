@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider import places
@@ -16,9 +17,12 @@ from airflow_ckpt_provider.operators.fields import mapping, mapping_or_text, sep
 from airflow_ckpt_provider.operators.fleet import DiscoverCheckpointsOperator, FleetReportOperator
 from airflow_ckpt_provider.operators.preflight import RecoveryPreflightOperator
 from airflow_ckpt_provider.operators.reset import NewCheckpointOperator
+from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
 from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
+from airflow_ckpt_provider.operators.table_check import TableCheckOperator
 from airflow_ckpt_provider.operators.upgrade import UpgradeBeginOperator
 from airflow_ckpt_provider.redaction import redacted_options, secrets_in
+from airflow_ckpt_provider.sensors.pipeline_update import PipelineUpdateSensor
 
 Run = Callable[..., dict[str, Any]]
 SPELLINGS = pytest.mark.parametrize("given", [{"a": None, "b": [1]}, "{'a': None, 'b': [1]}", '{"a": null, "b": [1]}'])
@@ -82,6 +86,24 @@ def test_no_operator_crashes(
         task.execute(run())
     except AirflowFailException:
         assert given != "None"
+
+
+@pytest.mark.parametrize("value", ["1_000", "1e3", "0x10", "2.10", "12e45678", "'x'", "a,b", {"a": 1}, 5])
+def test_text_stays_text_in_a_dag_of_native_objects(value: Any) -> None:
+    """An id of eight hexadecimal digits can be a number for Python, and so can a name and a version."""
+    with DAG("native", schedule=None, render_template_as_native_obj=True):
+        tasks = [
+            CheckpointBackupOperator(task_id="b", checkpoint="{{ v }}", repository="/{{ v }}", tags={"v": "{{ v }}"}),
+            ResetCheckpointOperator(task_id="l", pipeline_id="{{ v }}", flows=["{{ v }}"]),
+            TableCheckOperator(task_id="t", tables="{{ v }}", databricks_conn_id="d", warehouse_id="{{ v }}"),
+            PipelineUpdateSensor(task_id="s", pipeline_id="{{ v }}"),
+        ]
+    for task in tasks:
+        task.render_template_fields({"v": value})  # type: ignore[typeddict-unknown-key]  # of a context only this is read
+    backup, lakeflow, check, sensor = map(vars, tasks)
+    assert (backup["checkpoint"], backup["repository"], backup["tags"]) == (value, f"/{value}", {"v": value})
+    assert (lakeflow["pipeline_id"], lakeflow["flows"], check["warehouse_id"]) == (value, [value], value)
+    assert sensor["pipeline_id"] == value
 
 
 class TestDiscovery:
