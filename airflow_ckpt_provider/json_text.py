@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from typing import Any
 
@@ -17,3 +18,17 @@ def load_json(text: str | bytes) -> Any:
         raise ValueError(f"{e.msg} at character {e.pos}") from e
     except RecursionError as e:
         raise ValueError("nested too deeply") from e
+
+
+def load_rendered(text: str) -> Any:
+    """Parse JSON, or Python's own spelling of it, which a template without ``| tojson`` gives: ``"{'a': None}"``.
+
+    :raises ValueError: it is neither.
+    """
+    try:
+        return load_json(text)
+    except ValueError:
+        try:
+            return ast.literal_eval(text.strip())
+        except (SyntaxError, TypeError, MemoryError, RecursionError) as e:
+            raise ValueError("neither JSON nor a literal of Python") from e

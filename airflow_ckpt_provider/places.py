@@ -7,7 +7,7 @@ It goes through ``ObjectStoragePath``, so that every connection Airflow's provid
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -17,7 +17,8 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, mask_s
 from airflow.sdk import BaseHook, Connection, ObjectStoragePath
 
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError
-from airflow_ckpt_provider.redaction import credentials_in, secrets_of_options
+from airflow_ckpt_provider.json_text import load_rendered
+from airflow_ckpt_provider.redaction import secrets_in
 from airflow_ckpt_provider.storage.location import Location
 
 if TYPE_CHECKING:
@@ -200,13 +201,13 @@ def _key_of(connection: Connection) -> bytes | None:
 def mask_credentials(given: object) -> None:
     """Have Airflow hide the credentials in what a task was given, in its logs and on its pages.
 
-    :param given: a URI, or options of a store by their names; anything else has none.
+    :param given: a URI, options of a store by their names, arguments of a command; a list of these, or JSON of one. Anything
+        else has none.
     """
-    if isinstance(given, str):
-        found = tuple(each for uri in {given, *given.split(",")} for each in credentials_in(uri))
-    else:
-        found = secrets_of_options(given) if isinstance(given, Mapping) else ()
-    if found:
+    if isinstance(given, str) and given.lstrip()[:1] in ("[", "{"):
+        with suppress(ValueError):
+            given = load_rendered(given)
+    if found := secrets_in(given):
         mask_secret(list(found))
 
 

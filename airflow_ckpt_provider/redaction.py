@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 from urllib.parse import unquote
 
@@ -164,33 +165,48 @@ def redacted_options(options: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, Mapping):
             return redacted_options(value)
         if isinstance(value, list | tuple):
-            return [shown("", each) for each in value]
+            hidden = [_secret_argument(before, each) for before, each in pairwise(("", *value))]
+            return [
+                each.replace(secret[0], HIDDEN) if secret else shown("", each)
+                for each, secret in zip(value, hidden, strict=True)
+            ]
         return redacted_text(value) if isinstance(value, str) else value
 
     return {name: shown(str(name), value) for name, value in options.items()}
 
 
-def secrets_of_options(options: Mapping[str, Any]) -> tuple[str, ...]:
+def secrets_in(given: object) -> tuple[str, ...]:
     """The credentials that :func:`redacted_options` hides, for whoever has to hide them elsewhere too.
 
-    :param options: such as ``storage_options``.
+    :param given: options such as ``storage_options``, a URI or several with commas between, or a list of these; the list may be
+        the arguments of a command.
     """
     found: dict[str, None] = {}
 
-    def look(name: str, value: Any) -> None:
+    def look(name: str, value: object) -> None:
         if isinstance(value, Mapping):
             for inner, each in value.items():
                 look(name if is_secret_name(name, of_option=True) else str(inner), each)
         elif isinstance(value, list | tuple):
-            for each in value:
+            for before, each in pairwise(("", *value)):
                 look(name, each)
+                found.update(dict.fromkeys(_secret_argument(before, each)))
         elif is_secret_name(name, of_option=True):
             found.update({str(value): None} if value not in (None, "", True, False) else {})
         elif isinstance(value, str):
-            found.update(dict.fromkeys(credentials_in(value)))
+            found.update(dict.fromkeys(each for uri in {value, *value.split(",")} for each in credentials_in(uri)))
 
-    look("", options)
+    look("", given)
     return tuple(found)
+
+
+def _secret_argument(before: object, value: object) -> tuple[str, ...]:
+    """What of an argument of a command is a secret: ``--name=value``, or ``value`` behind ``--name``."""
+    if not isinstance(value, str) or not isinstance(before, str):
+        return ()
+    option, _, secret = value.partition("=") if value.startswith("-") else (before, "", value)
+    is_secret = option.startswith("-") and is_secret_name(option) and not _SAYS_WHERE.search(option)
+    return (secret,) if is_secret and secret else ()
 
 
 def credentials_in(uri: str) -> tuple[str, ...]:

@@ -60,7 +60,14 @@ class ScheduledDags(DagsOfStreams):
             one = " ".join(schedule.split()) if isinstance(schedule, str) else schedule
             groups.setdefault(one, []).append(stream)
         for schedule, streams in groups.items():
-            yield self.dag(f"backup_{_word(schedule)}", self._backup(streams), streams=streams, schedule=schedule)
+            yield self.dag(
+                f"backup_{_word(schedule)}",
+                self._backup(streams),
+                streams=streams,
+                schedule=schedule,
+                # Another schedule is another DAG: paused, as Airflow makes it, it would silently end the backups.
+                is_paused_upon_creation=False,
+            )
 
     def _backup(self, streams: Sequence[Stream]) -> Any:
         def make() -> None:

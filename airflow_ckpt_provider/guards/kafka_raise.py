@@ -92,6 +92,13 @@ def raise_retention(cluster: _Configures, planned: Iterable[RaisedRetention]) ->
         cluster.set_retention(raised.topic, raised.new_retention_ms)
 
 
+def still_raised(cluster: _Configures, raised: Iterable[RaisedRetention]) -> list[RaisedRetention]:
+    """Return those whose topic still has what was set; of the others, what was there before counts no longer."""
+    changes = list(raised)
+    now = cluster.configs([change.topic for change in changes])
+    return [change for change in changes if (config := now.get(change.topic)) and _is_as_set(config, change)]
+
+
 def restore_retention(cluster: _Configures, raised: Iterable[RaisedRetention]) -> list[dict[str, Any]]:
     """Put back what was there before, unless somebody has changed it since.
 
@@ -106,7 +113,7 @@ def restore_retention(cluster: _Configures, raised: Iterable[RaisedRetention]) -
             outcome = "topic is gone"
         elif _is_as_before(config, change):
             outcome = "restored"  # by an attempt before this one
-        elif config.retention_is_inherited or config.retention_ms != change.new_retention_ms:
+        elif not _is_as_set(config, change):
             outcome = "changed since"
         else:
             before = None if change.old_retention_ms < 0 else change.old_retention_ms
@@ -119,3 +126,7 @@ def restore_retention(cluster: _Configures, raised: Iterable[RaisedRetention]) -
 def _is_as_before(config: TopicConfig, change: RaisedRetention) -> bool:
     old = None if change.old_retention_ms < 0 else change.old_retention_ms
     return config.retention_ms == old and config.retention_is_inherited == change.inherited
+
+
+def _is_as_set(config: TopicConfig, change: RaisedRetention) -> bool:
+    return not config.retention_is_inherited and config.retention_ms == change.new_retention_ms

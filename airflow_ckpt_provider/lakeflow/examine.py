@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.errors import NoSuchPipelineError, RefusedError
-from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.json_text import load_rendered
 from airflow_ckpt_provider.lakeflow.flows import KnownFlows, forbids_reset, known_flows, qualified
 from airflow_ckpt_provider.lakeflow.updates import (
     COMPLETED,
@@ -130,7 +130,7 @@ def names_of(given: Sequence[str] | str | None, field: str) -> tuple[str, ...]:
         if stripped in ("", "None", "[]"):
             return ()
         try:
-            given = load_json(stripped) if stripped.startswith("[") else stripped.split(",")
+            given = load_rendered(stripped) if stripped.startswith("[") else stripped.split(",")
         except ValueError as e:
             raise RefusedError(f"{field} is {given!r}: {e}", hint=f"give {field} as a list of names") from e
     names = list(given or ())

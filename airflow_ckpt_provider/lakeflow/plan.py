@@ -11,6 +11,7 @@ from typing import Any
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import WORST_FIRST, Judgement, worst
+from airflow_ckpt_provider.json_text import load_rendered
 from airflow_ckpt_provider.verdict import Verdict
 
 
@@ -139,7 +140,7 @@ def guard_judgements(report: Any, *, about: str = "source guard") -> list[Judgem
         return []
     if isinstance(report, str):
         try:
-            report = json.loads(report)
+            report = load_rendered(report)
         except ValueError as e:
             raise RefusedError(f"{about}: no report: {report[:80]!r}", hint="give the XCom of a guard's task") from e
     if isinstance(report, Mapping) and "verdict" not in report:

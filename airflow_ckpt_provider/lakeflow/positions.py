@@ -18,6 +18,7 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.delta_start import NO_TABLE, TABLE_READ
 from airflow_ckpt_provider.guards.kafka_verdicts import NO_BROKER
 from airflow_ckpt_provider.guards.report import Judgement
+from airflow_ckpt_provider.json_text import load_rendered
 from airflow_ckpt_provider.verdict import Verdict
 
 _SHAPE = (
@@ -90,7 +91,7 @@ def positions_of(given: Any) -> tuple[Position, ...]:
         return ()
     if isinstance(given, str):
         try:
-            given = json.loads(given)
+            given = load_rendered(given)
         except ValueError as e:
             raise RefusedError(f"starting_positions is {given[:80]!r}", hint=_SHAPE) from e
     if not isinstance(given, Mapping):

@@ -6,7 +6,6 @@ plan that they make, and the counts that show afterwards whether it went well.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -14,6 +13,7 @@ from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.report import Judgement, worst
+from airflow_ckpt_provider.json_text import load_rendered
 from airflow_ckpt_provider.lakeflow.evidence import FlowEvidence
 from airflow_ckpt_provider.lakeflow.examine import FAIL, Examined
 from airflow_ckpt_provider.lakeflow.finding import find_positions
@@ -70,7 +70,7 @@ class AboutFlow:
         """
         if isinstance(given, str):
             try:
-                given = json.loads(given) if given.strip() not in ("", "None") else {}
+                given = load_rendered(given) if given.strip() not in ("", "None") else {}
             except ValueError as e:
                 raise RefusedError(f"about is {given[:80]!r}", hint=_SHAPE) from e
         found = {}

@@ -3,13 +3,13 @@
 # ruff: noqa: S608  # names are quoted; what is expected is the user's own SQL
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.report import Judgement
+from airflow_ckpt_provider.json_text import load_rendered
 from airflow_ckpt_provider.lakeflow.examine import names_of
 from airflow_ckpt_provider.lakeflow.tables import TableRecovery, quoted
 from airflow_ckpt_provider.verdict import Verdict
@@ -86,7 +86,7 @@ def table_checks(given: Any) -> tuple[TableCheck, ...]:
     """
     if isinstance(given, str):
         try:
-            given = json.loads(given) if given.strip() not in ("", "None") else {}
+            given = load_rendered(given) if given.strip() not in ("", "None") else {}
         except ValueError as e:
             raise RefusedError(f"tables is {given[:80]!r}", hint=_SHAPE) from e
     if not isinstance(given or {}, Mapping) or not all(isinstance(each, Mapping) for each in (given or {}).values()):

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.errors import RepositoryError, StorageError
 from airflow_ckpt_provider.links.manifest import BackupManifestLink, manifest_url
 from airflow_ckpt_provider.links.page import page_of
 from airflow_ckpt_provider.operators.executors import ExecutorsOperator
-from airflow_ckpt_provider.operators.fields import flag, mapping, required, text, whole_number
+from airflow_ckpt_provider.operators.fields import flag, mapping, required, text, texts, whole_number
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
@@ -206,7 +206,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
         )
         about: dict[str, Any] = {
             "name": name,
-            "tags": {str(key): str(value) for key, value in (self.tags or {}).items()},
+            "tags": {key: str(value) for key, value in mapping(self.tags, "tags").items()},
             "reason": text(self.reason) or "",
             "made_by": made_by(context),
             "restorable_batches": self._restorable_batches(),
@@ -284,7 +284,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
         if text(self.kafka_config_id) is not None:
             self.log.warning("The identity of the Kafka topics is not recorded in a backup that Spark takes.")
         arguments = arguments_for(required(self.checkpoint, "checkpoint"), repository.location.uri, **about)
-        arguments += map(str, self.spark_arguments)
+        arguments += texts(self.spark_arguments, "spark_arguments")
         before = set(repository.backup_ids(name))
         conn_id = required(self.spark_conn_id, "spark_conn_id")
         settings = mapping(self.spark_settings, "spark_settings")

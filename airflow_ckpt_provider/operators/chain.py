@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -147,8 +146,10 @@ class ChainOperator(RepositoryOperator, SubmittingOperator):
             name,
             lambda uri: self._open(uri, text(self.sink_conn_id) or conn_id),
             app_id=app_id,
-            storage_options={**(options or {}), **(self.sink_options or {})},
-            by_spark=restore_by_connection(spark, under_way=self._submitted, **(self.spark_settings or {}))
+            storage_options={**(options or {}), **mapping(self.sink_options, "sink_options")},
+            by_spark=restore_by_connection(
+                spark, under_way=self._submitted, **mapping(self.spark_settings, "spark_settings")
+            )
             if spark
             else None,
         )
@@ -216,7 +217,7 @@ class ChainBackupOperator(ChainOperator):
                 {stream.name: Checkpoint.at(stream.checkpoint) for stream in streams},
                 repository,
                 set_id=before.tags.get(SET) if before else None,
-                tags={str(key): str(value) for key, value in (self.tags or {}).items()},
+                tags={key: str(value) for key, value in mapping(self.tags, "tags").items()},
                 reason=text(self.reason) or "",
                 made_by=by,
                 restorable_batches=whole_number(self.restorable_batches, "restorable_batches", least=1) or 1,
@@ -424,7 +425,7 @@ class ChainRewindOperator(JointOperator):
             begins_with=given,
             exact_replay=flag(self.exact_replay, "exact_replay"),
             guards=guards_with_kafka(GuardSettings(), text(self.kafka_config_id)),
-            look_in=[open_place(uri, text(self.checkpoint_conn_id)) for uri in self.downstream or ()],
+            look_in=[open_place(uri, text(self.checkpoint_conn_id)) for uri in texts(self.downstream, "downstream")],
             batches=_batches(self.batches),
             chain_id=chain_id,
         )
@@ -494,11 +495,7 @@ class ChainUndoOperator(StoppedQueryOperator, ChainOperator):
 
 
 def _batches(value: Any) -> dict[str, int] | None:
-    """The batches as they are, or as a template renders them: ``"{'bronze': 4}"``."""
-    if isinstance(value, str):
-        try:
-            value = ast.literal_eval(value.strip() or "None")
-        except (ValueError, SyntaxError) as e:
-            raise RefusedError(f"batches is {value!r}", hint="give the batches of a plan: plan['batches']") from e
-    found = mapping(value, "batches")
-    return {name: int(batch) for name, batch in found.items()} or None
+    return {
+        name: int(required(whole_number(batch, "batches"), "batches"))
+        for name, batch in mapping(value, "batches").items()
+    } or None

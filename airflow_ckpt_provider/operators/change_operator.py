@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from airflow.sdk import BaseOperator
-
 from airflow_ckpt_provider.links.page import CheckpointsPageLink, page_of
 from airflow_ckpt_provider.operators.fields import flag, one_of, text, words
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.renamed import deprecated
+from airflow_ckpt_provider.operators.rendering import TextOperator
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by, since_start
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ class ShownPlan(Protocol):
         """The plan for people."""
 
 
-class PlannedOperator(BaseOperator):
+class PlannedOperator(TextOperator):
     """Base of the operators that plan first. Plans only, unless ``mode="apply"``.
 
     The plan is shown in the log and is the task's result: ``plan`` (JSON), ``markdown`` (for an approval form), ``outcome``

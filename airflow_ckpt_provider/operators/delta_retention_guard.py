@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_ckpt_provider.guards.delta import KIND, DeltaGuard
 from airflow_ckpt_provider.guards.query import guard_query
 from airflow_ckpt_provider.operators.declared import UNSET
-from airflow_ckpt_provider.operators.fields import mapping, required, text
+from airflow_ckpt_provider.operators.fields import mapping, mapping_or_text, required, text
 from airflow_ckpt_provider.operators.guard_operator import GuardOperator
 from airflow_ckpt_provider.operators.guard_result import conclude, skip_if_absent
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
@@ -88,13 +88,13 @@ class DeltaRetentionGuardOperator(GuardOperator):
 
     def _tables(self, sources: list[str]) -> dict[str, Any]:
         conn_id = text(self.tables_conn_id)
-        given = (
-            self.tables if isinstance(self.tables, Mapping) else dict.fromkeys(sources, required(self.tables, "tables"))
-        )
+        given = mapping_or_text(self.tables, "tables")
+        if not isinstance(given, Mapping):
+            given = dict.fromkeys(sources, required(given, "tables"))
         options = mapping(self.reader_options, "reader_options")
         if not all(isinstance(value, Mapping) for value in options.values()):
             options = dict.fromkeys(sources, options)
-        described = self.described or {}
+        described = mapping_or_text(self.described, "described") or {}
         if not isinstance(described, Mapping):
             described = dict.fromkeys(sources, described)
         return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_ckpt_provider.operators.fields import mapping, one_of, required, whole_number
+from airflow_ckpt_provider.operators.fields import mapping, one_of, required, texts, whole_number
 from airflow_ckpt_provider.operators.submitting import SubmittingOperator
 
 LOCAL, SPARK, AUTO = "local", "spark", "auto"
@@ -76,4 +76,4 @@ class ExecutorsOperator(SubmittingOperator):
         conn_id = required(self.spark_conn_id, "spark_conn_id")
         settings = mapping(self.spark_settings, "spark_settings")
         run = run_by_connection(conn_id, what="read and write", under_way=self._submitted, **settings)
-        run(application, [*arguments, *map(str, self.spark_arguments)])
+        run(application, [*arguments, *texts(self.spark_arguments, "spark_arguments")])

@@ -6,13 +6,12 @@ written in Python arrive as they are. Both mean the same here.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.json_text import load_rendered
 from airflow_ckpt_provider.units import parse_duration
 
 _TRUE = frozenset({"true", "yes", "1", "on"})
@@ -33,18 +32,35 @@ def texts(value: Any, field: str) -> list[str]:
     :param value: a text or a sequence of texts; or a text that is a list, as a template gives it: ``"['a', 'b']"``.
     :raises RefusedError: the text begins like a list and is none.
     """
-    if isinstance(value, str) and value.strip().startswith("["):
-        value = _literal(value, field)
-    given = value if isinstance(value, list | tuple) else (value,)
-    return [each for entry in given if (each := text(entry))]
+    return [each for entry in _entries(value, field) if (each := text(entry))]
 
 
-def _literal(value: str, field: str) -> list[Any]:
+def separated(value: Any, field: str) -> list[Any]:
+    """Return a field that is several things, as a list or as text with commas between; empty ones are left out.
+
+    :param value: a sequence; or a text, which may also be a list as a template gives it.
+    :raises RefusedError: the text begins like a list and is none.
+    """
+    if isinstance(value, str) and not _is_list(value):
+        value = value.split(",")
+    return [each for each in _entries(value, field) if text(each)]
+
+
+def _is_list(value: str) -> bool:
+    return value.strip().startswith("[")
+
+
+def _entries(value: Any, field: str) -> list[Any]:
+    if isinstance(value, str) and _is_list(value):
+        value = _parsed(value, field, "give a text, or a list of texts")
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping) else [value]
+
+
+def _parsed(value: str, field: str, hint: str) -> Any:
     try:
-        found = ast.literal_eval(value.strip())
-    except (ValueError, SyntaxError) as e:
-        raise RefusedError(f"{field} is {value!r}", hint="give a text, or a list of texts") from e
-    return list(found)
+        return load_rendered(value)
+    except ValueError as e:
+        raise RefusedError(f"{field} is {value!r}", hint=hint) from e
 
 
 def for_each(value: Any, count: int, field: str) -> list[Any]:
@@ -53,8 +69,8 @@ def for_each(value: Any, count: int, field: str) -> list[Any]:
     :param count: how many there are.
     :raises RefusedError: it is a list of another length.
     """
-    if isinstance(value, str) and value.strip().startswith("["):
-        value = [each or None for each in _literal(value, field)]
+    if isinstance(value, str) and _is_list(value):
+        value = [each or None for each in _entries(value, field)]
     if not isinstance(value, list | tuple):
         return [value] * count
     if len(value) not in (1, count):
@@ -154,12 +170,18 @@ def mapping(value: Any, field: str) -> dict[str, Any]:
     :raises RefusedError: it is something else.
     """
     if isinstance(value, str):
-        try:
-            value = load_json(value) if text(value) else None
-        except ValueError as e:
-            raise RefusedError(f"{field} is {value!r}", hint="give a dictionary, or JSON of one") from e
+        value = _parsed(value, field, "give a dictionary, or JSON of one") if text(value) else None
     if value is None:
         return {}
     if not isinstance(value, Mapping):
         raise RefusedError(f"{field} is {value!r}", hint="give a dictionary, or JSON of one")
     return {str(key): each for key, each in value.items()}
+
+
+def mapping_or_text(value: Any, field: str) -> dict[str, Any] | str | None:
+    """Return a field that is one text for all, or a dictionary with one for each, which may be JSON of it.
+
+    :raises RefusedError: the text begins like a dictionary and is none.
+    """
+    is_mapping = isinstance(value, Mapping) or (isinstance(value, str) and value.strip().startswith("{"))
+    return mapping(value, field) if is_mapping else text(value)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_ckpt_provider.errors import CkptError, RefusedError
+from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
 from airflow_ckpt_provider.fleet.limits import DEPTH, WORKERS
 from airflow_ckpt_provider.links.page import CheckpointsPageLink, page_of
 from airflow_ckpt_provider.operators.declared_fleet import (
@@ -15,7 +15,7 @@ from airflow_ckpt_provider.operators.declared_fleet import (
     options_of,
     repository_of,
 )
-from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, text, whole_number
+from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, separated, text, whole_number
 from airflow_ckpt_provider.operators.guard_result import REACTIONS
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.place_operators import RepositoryOperator
@@ -41,7 +41,8 @@ class DiscoverCheckpointsOperator(MaskingOperator):
 
     The result is a list of ``{"checkpoint": …, "name": …}``, for ``expand_kwargs``; with these names all fit into one repository.
     Streams without a committed batch are left out, for there is nothing to back up; torn ones are not: their backup fails,
-    and says why. A directory that cannot be listed is logged, and is a problem of the fleet's report.
+    and says why. A directory that cannot be listed is logged, and is a problem of the fleet's report. Where one cannot be
+    listed and no checkpoint is found, the task fails.
 
     .. code-block:: python
 
@@ -92,6 +93,12 @@ class DiscoverCheckpointsOperator(MaskingOperator):
             self.log.warning("What is below %s is not known: %s", unread.uri, unread.message)
         for uri in found.too_deep:
             self.log.warning("Below %s was not looked: see depth", uri)
+        if found.unread and not found.found:
+            uri, message = found.unread[0].uri, found.unread[0].message
+            raise StorageError(
+                f"no checkpoint was found, and what is below {uri} is not known: {message}",
+                hint="check directories, and what may be listed there",
+            )
         chosen = [each for each in found.found if each.state is not State.NO_BATCH]
         for each in found.found:
             self.log.info("%s (%s): %s %s", each.place, each.name, each.state.value, each.message)
@@ -211,7 +218,10 @@ class FleetReportOperator(RepositoryOperator):
         with no_retry_when_refused():
             reaction = one_of(self.on_finding, "on_finding", REACTIONS)
             limits = self._limits()
-            settings = GuardSettings(options={kind: dict(values) for kind, values in (self.options or {}).items()})
+            options = mapping(self.options, "options")
+            settings = GuardSettings(
+                options={kind: mapping(values, f"options[{kind!r}]") for kind, values in options.items()}
+            )
             declared = self._declared()
             own = {**options_of(declared), **mapping(self.stream_options, "stream_options")}
             kafka = text(self.kafka_config_id)
@@ -244,11 +254,10 @@ class FleetReportOperator(RepositoryOperator):
         )
 
     def _declared(self) -> list[DeclaredStream]:
-        one = self.declared_stream()
-        names = [each for each in self.streams if isinstance(each, str)]
-        known = self.declared_streams() if names else None
-        found = [known.named(each) if known and isinstance(each, str) else each for each in self.streams]
-        return [each for each in (*found, one) if isinstance(each, DeclaredStream)]
+        given = separated(self.streams, "streams")
+        known = self.declared_streams() if not all(isinstance(each, DeclaredStream) for each in given) else None
+        found = [each if isinstance(each, DeclaredStream) or not known else known.named(str(each)) for each in given]
+        return [each for each in (*found, self.declared_stream()) if isinstance(each, DeclaredStream)]
 
     def _repository_of(self, declared: Sequence[DeclaredStream]) -> Repository:
         if text(self.repository) or not declared:
@@ -262,8 +271,10 @@ class FleetReportOperator(RepositoryOperator):
 
         conn_id = text(self.checkpoint_conn_id)
         roots = _places(self.directories, conn_id)
-        given = self.checkpoints.split(",") if isinstance(self.checkpoints, str) else self.checkpoints or ()
-        listed = [(c, None) if isinstance(c, str) else (c["checkpoint"], c.get("name")) for c in given]
+        listed = [
+            (required(c.get("checkpoint"), "checkpoint"), text(c.get("name"))) if isinstance(c, Mapping) else (c, None)
+            for c in separated(self.checkpoints, "checkpoints")
+        ]
         if not (roots or listed or declared):
             raise RefusedError(
                 "no streams were given", hint="give directories or checkpoints, or check their templates"
@@ -312,8 +323,8 @@ class FleetReportOperator(RepositoryOperator):
 def _places(directories: Sequence[str] | str, conn_id: str | None) -> list[Location]:
     from airflow_ckpt_provider.places import open_place
 
-    given = directories.split(",") if isinstance(directories, str) else directories or ()
-    return [open_place(uri, text(conn_id)) for each in given if (uri := text(each))]
+    given = separated(directories, "directories")
+    return [open_place(required(each, "directories"), text(conn_id)) for each in given]
 
 
 def _depth(value: int | str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.operators.fields import flag, one_of, text
+from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, text
 from airflow_ckpt_provider.operators.guard_result import REACTIONS
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
 from airflow_ckpt_provider.units import parse_seconds
@@ -81,5 +81,5 @@ class GuardOperator(CheckpointOperator, StreamOperator):
             fail_on_data_loss=flag(self.fail_on_data_loss, "fail_on_data_loss"),
             max_downtime=parse_seconds(downtime, field="max_downtime") if downtime else None,
             buffer=parse_seconds(text(self.buffer) or "0", field="buffer") if downtime else 0.0,
-            options={kind: dict(values) for kind, values in options.items()},
+            options={kind: mapping(values, f"options[{kind!r}]") for kind, values in options.items()},
         )

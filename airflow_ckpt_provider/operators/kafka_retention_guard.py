@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import CkptError, RefusedError
+from airflow_ckpt_provider.json_text import load_rendered
 from airflow_ckpt_provider.operators.fields import flag, one_of, required, text
 from airflow_ckpt_provider.operators.guard_operator import GuardOperator
 from airflow_ckpt_provider.operators.guard_result import REACTIONS, conclude, skip_if_absent
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.operators.task_memory import TaskMemory
 from airflow_ckpt_provider.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -104,6 +107,7 @@ class KafkaRetentionGuardOperator(GuardOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be reported."""
+        from airflow_ckpt_provider.guards.kafka_raise import raise_retention
         from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 
         with no_retry_when_refused(), skip_if_absent(self.if_absent):
@@ -113,12 +117,13 @@ class KafkaRetentionGuardOperator(GuardOperator):
             # After the query: a stream without Kafka needs no connection to it.
             cluster = open_kafka(required(self.kafka_config_id, "kafka_config_id"), timeout=self.timeout)
             report = self._judge(query, settings, cluster)
-            raised = self._raise(report, cluster, context) if flag(self.raise_retention, "raise_retention") else []
-            if raised:
-                report = self._judge(query, settings, cluster)
+            raised = self._to_raise(report, cluster, context) if flag(self.raise_retention, "raise_retention") else []
             try:
+                if raised:
+                    raise_retention(cluster.again(), raised)
+                    report = self._judge(query, settings, cluster)
                 result = conclude(report, reaction, context, self)
-            except RefusedError:
+            except BaseException:
                 self._put_back(raised, cluster)
                 raise
         return {**result, "raised": [change.to_json() for change in raised]}
@@ -135,9 +140,9 @@ class KafkaRetentionGuardOperator(GuardOperator):
 
         return guard_query(query, settings, guards=[KafkaGuard(settings, cluster)])
 
-    def _raise(self, report: GuardReport, cluster: KafkaClient, context: Context) -> list[RaisedRetention]:
-        """Raise what is too short; what was there before is kept where the next attempt finds it, before it is changed."""
-        from airflow_ckpt_provider.guards.kafka_raise import RaisedRetention, plan_raise, raise_retention
+    def _to_raise(self, report: GuardReport, cluster: KafkaClient, context: Context) -> list[RaisedRetention]:
+        """Plan what is too short; what was there before is kept where the next attempt finds it, before it is changed."""
+        from airflow_ckpt_provider.guards.kafka_raise import RaisedRetention, plan_raise, still_raised
 
         bound = text(self.raise_retention_to_at_most)
         if bound is None:
@@ -146,23 +151,15 @@ class KafkaRetentionGuardOperator(GuardOperator):
             )
         if text(self.max_downtime) is None:
             raise RefusedError("raise_retention needs the planned downtime", hint="give max_downtime, such as 24h")
-        state: Any = context.get("task_state_store")
-        before = [RaisedRetention.from_json(each) for each in (state.get(_STATE_KEY) or [] if state else [])]
         at_most = int(parse_seconds(bound, field="raise_retention_to_at_most") * 1000)
         planned = plan_raise(report, at_most_ms=at_most)
-        # Of a topic that an attempt before has raised, what was there before that attempt is what has to come back.
-        first = {change.topic: change for change in before}
-        record = {change.topic: change for change in before}
+        # Of a topic that an attempt before has raised, what was there before that attempt is what has to be put back.
+        memory = TaskMemory(context, _STATE_KEY, retries=int(self.retries or 0))
+        before = [RaisedRetention.from_json(each) for each in memory.data.get("raised", [])]
+        record = {change.topic: change for change in still_raised(cluster.again(), before)}
         for change in planned:
-            known = first.get(change.topic)
-            record[change.topic] = (
-                RaisedRetention(change.topic, known.old_retention_ms, known.inherited, change.new_retention_ms)
-                if known
-                else change
-            )
-        if record and state:
-            state.set(_STATE_KEY, [change.to_json() for change in record.values()])
-        for change in planned:
+            known = record.get(change.topic, change)
+            record[change.topic] = replace(known, new_retention_ms=change.new_retention_ms)
             self.log.info(
                 "Raising retention.ms of topic %s from %d%s to %d",
                 change.topic,
@@ -170,15 +167,20 @@ class KafkaRetentionGuardOperator(GuardOperator):
                 " (inherited)" if change.inherited else "",
                 change.new_retention_ms,
             )
-        raise_retention(cluster.again(), planned)
+        if record or before:
+            memory.data["raised"] = [change.to_json() for change in record.values()]
+            memory.keep()
         return list(record.values())
 
     def _put_back(self, raised: list[RaisedRetention], cluster: KafkaClient) -> None:
-        """Undo the raise: a teardown does not run after a setup that failed."""
-        if raised:
-            from airflow_ckpt_provider.guards.kafka_raise import restore_retention
+        """Undo the raise: a teardown does not run after a setup that failed. The task ends with the error that it has."""
+        from airflow_ckpt_provider.guards.kafka_raise import restore_retention
 
-            self.log.info("Put back: %s", restore_retention(cluster.again(), raised))
+        try:
+            if raised:
+                self.log.info("Put back: %s", restore_retention(cluster.again(), raised))
+        except CkptError:
+            self.log.exception("Retention was not put back: %s", [change.to_json() for change in raised])
 
 
 class KafkaRetentionRestoreOperator(MaskingOperator):
@@ -225,8 +227,6 @@ class KafkaRetentionRestoreOperator(MaskingOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Return what was done, topic by topic."""
-        import json
-
         from airflow_ckpt_provider.guards.kafka_raise import RaisedRetention, restore_retention
         from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 
@@ -234,7 +234,7 @@ class KafkaRetentionRestoreOperator(MaskingOperator):
             given = self.raised
             if isinstance(given, str):
                 try:
-                    given = json.loads(text(given) or "[]")
+                    given = load_rendered(text(given) or "[]")
                 except ValueError as e:
                     raise RefusedError(f"raised is {given!r}", hint="give guard.output['raised']") from e
             changes = [RaisedRetention.from_json(each) for each in given or []]

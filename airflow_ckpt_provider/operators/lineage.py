@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
 from airflow_ckpt_provider import __version__
+from airflow_ckpt_provider.operators.rendering import TextOperator
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.lineage.names import Dataset
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 _PRODUCER = f"urn:airflow-ckpt-provider:{__version__}"
 
 
-class LineageOperator(BaseOperator):
+class LineageOperator(TextOperator):
     """Base of the operators that tell OpenLineage what they read and wrote.
 
     They note it while they run. OpenLineage's provider (extra ``openlineage``) asks for it afterwards, and only then it is worked

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from airflow_ckpt_provider.operators.declared import DeclaredOperator
 
 
@@ -20,6 +18,4 @@ class MaskingOperator(DeclaredOperator):
 
         super().after_rendering()
         for field in self.template_fields:
-            value: Any = getattr(self, field, None)
-            for each in value if isinstance(value, list | tuple) else (value,):
-                mask_credentials(each)
+            mask_credentials(getattr(self, field, None))

@@ -16,7 +16,7 @@ from airflow_ckpt_provider.lakeflow.rewind_plan import (
 )
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, RUNNING
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN
-from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text
+from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, separated, text
 from airflow_ckpt_provider.operators.pipeline_waiting import PipelineChangeOperator
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class PipelineRewindOperator(PipelineChangeOperator):
         given = text(self.wait_for)
         wait_for = one_of(given, "wait_for", (COMPLETED, RUNNING)) if given else None
         to = rewind_time(required(self.to, "to"), text(self.timezone))
-        datasets = rewind_datasets(self.datasets)
+        datasets = rewind_datasets(separated(self.datasets, "datasets"))
         dry_run, rewind = (
             StartRequest.of({"rewind_spec": rewind_spec(to, datasets, dry_run=dry)}) for dry in (True, False)
         )

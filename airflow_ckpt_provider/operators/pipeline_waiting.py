@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, conf
-from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.advisor.failures import why_it_failed
 from airflow_ckpt_provider.errors import (
@@ -39,6 +38,7 @@ from airflow_ckpt_provider.operators.change_operator import PLAN
 from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
 from airflow_ckpt_provider.operators.fields import one_of, required, seconds, text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.operators.rendering import TextOperator
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.operators.task_memory import TaskMemory
 from airflow_ckpt_provider.triggers.pipeline_update import PipelineUpdateTrigger
@@ -61,7 +61,7 @@ DEFERRABLE = conf.getboolean("operators", "default_deferrable", fallback=False)
 POLL_INTERVAL, TIMEOUT = 30.0, 86400.0
 
 
-class PipelineOperator(BaseOperator):
+class PipelineOperator(TextOperator):
     """Base of the operators on pipelines of Databricks.
 
     ``execute`` runs :meth:`_run` from its beginning, in every attempt and after every deferral: each step of it finds what was

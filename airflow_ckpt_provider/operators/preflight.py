@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_ckpt_provider.operators.fields import text
+from airflow_ckpt_provider.operators.fields import mapping, text
 from airflow_ckpt_provider.operators.guard_operator import GuardOperator
 from airflow_ckpt_provider.operators.guard_result import conclude
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
@@ -56,7 +56,7 @@ class RecoveryPreflightOperator(GuardOperator):
         from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
 
         with no_retry_when_refused():
-            reaction, settings = self._reaction(), self._settings(self.options or {})
+            reaction, settings = self._reaction(), self._settings(mapping(self.options, "options"))
             guards = guards_with_kafka(settings, text(self.kafka_config_id))
             report = guard_query(self._query(), settings, guards=guards)
             return {**conclude(report, reaction, context, self), "markdown": report.to_markdown()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from airflow_ckpt_provider.backup.repository_check import check_repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.backup.trust import check_trust
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.json_text import load_rendered
 from airflow_ckpt_provider.lineage.runs import of_copy
 from airflow_ckpt_provider.operators.fields import flag, required, text
 from airflow_ckpt_provider.operators.place_operators import StreamOperator
@@ -107,7 +107,7 @@ def _pin(value: Mapping[str, Any] | str | None) -> object:
     if not isinstance(value, str):
         return value or None
     try:
-        return json.loads(text(value) or "null")
+        return load_rendered(value) if text(value) else None
     except ValueError as e:
         raise RefusedError(f"pin is no JSON: {e}", hint="use the filter tojson in the template") from e
 

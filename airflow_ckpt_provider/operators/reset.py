@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppingOperator
-from airflow_ckpt_provider.operators.fields import flag, one_of, text, whole_number
+from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text, whole_number
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import deprecated_class, renamed
@@ -158,7 +158,7 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
         from airflow_ckpt_provider.guards.kafka import KafkaGuard
 
         servers = next((guard.servers for guard in self._guards or () if isinstance(guard, KafkaGuard)), "")
-        return {"tables": list((self.tables or {}).values()), "servers": servers}
+        return {"tables": list(mapping(self.tables, "tables").values()), "servers": servers}
 
     def _plan(self, checkpoint: Location, place: Location, seal_id: str | None) -> ResetPlan:
         from airflow_ckpt_provider.guards.registry import GuardSettings
@@ -169,18 +169,21 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
 
         kafka = text(self.kafka_config_id)
         self._guards = guards_with_kafka(GuardSettings(), kafka) if kafka else None
-        tables = {s: open_place(uri, text(self.sink_conn_id)) for s, uri in (self.tables or {}).items()}
+        tables = {
+            s: open_place(required(uri, "tables"), text(self.sink_conn_id))
+            for s, uri in mapping(self.tables, "tables").items()
+        }
         return plan_reset(
             checkpoint,
             ResetWay(one_of(self.way, "way", _WAYS)),
             batch_id=whole_number(self.batch, "batch"),
             sink=self._sinks(),
             new_app_id=text(self.new_txn_app_id),
-            sources={str(old): str(new) for old, new in (self.sources or {}).items()},
+            sources={old: text(new) or "" for old, new in mapping(self.sources, "sources").items()},
             continue_numbers=flag(self.continue_numbers, "continue_numbers"),
             repository=place,
             name=text(self.name),
-            kafka_partitions=partitions_of(self.kafka_partitions or {}) or None,
+            kafka_partitions=partitions_of(mapping(self.kafka_partitions, "kafka_partitions")) or None,
             tables=tables or None,
             guards=self._guards,
             seal_id=seal_id,

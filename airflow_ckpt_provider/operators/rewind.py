@@ -157,7 +157,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
             exact_replay=flag(self.exact_replay, "exact_replay"),
             backup=text(self.backup_id),
             guards=guards_with_kafka(GuardSettings(), text(self.kafka_config_id)),
-            downstream=[open_place(uri, text(self.checkpoint_conn_id)) for uri in self.downstream or ()],
+            downstream=[open_place(uri, text(self.checkpoint_conn_id)) for uri in texts(self.downstream, "downstream")],
             seal_id=seal_id,
         )
 

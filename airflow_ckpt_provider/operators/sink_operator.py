@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.operators.fields import for_each, text, texts
+from airflow_ckpt_provider.operators.fields import for_each, mapping, text, texts
 from airflow_ckpt_provider.operators.submitting import SubmittingOperator
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class SinkOperator(SubmittingOperator):
                     name,
                     partial(self._open_sink, conn_id=text(conn_id)),
                     app_id=text(app_id),
-                    storage_options=settings or {},
+                    storage_options=mapping(settings, "sink_options"),
                     by_spark=by_spark,
                     engines=engines,
                 )
@@ -155,4 +155,4 @@ class RollBackOperator(SinkOperator):
         self.spark_settings = spark_settings
 
     def _spark_of_sinks(self) -> tuple[str | None, dict[str, Any]]:
-        return text(self.spark_conn_id), self.spark_settings or {}
+        return text(self.spark_conn_id), mapping(self.spark_settings, "spark_settings")

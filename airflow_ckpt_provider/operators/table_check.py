@@ -8,14 +8,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, conf
-from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.guards.report import Judgement, worst
 from airflow_ckpt_provider.lakeflow.table_check import counts_markdown, table_checks
 from airflow_ckpt_provider.lakeflow.table_copies import number
 from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
-from airflow_ckpt_provider.operators.fields import flag, required, seconds
+from airflow_ckpt_provider.operators.fields import flag, mapping, required, seconds
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.operators.rendering import TextOperator
 from airflow_ckpt_provider.operators.task_memory import TaskMemory
 from airflow_ckpt_provider.operators.warehouse import Warehouse, is_deferral_timeout, wait_for_statement
 from airflow_ckpt_provider.verdict import Verdict
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _GRACE = 60.0
 
 
-class TableCheckOperator(BaseOperator):
+class TableCheckOperator(TextOperator):
     """Count rows, keys that a table has twice, and rows of its source that it lacks; compare with an earlier count.
 
     Reads only. Before a recovery it gives the counts to compare with (``before``); after it, it shows whether rows were lost
@@ -111,7 +111,7 @@ class TableCheckOperator(BaseOperator):
         checks = table_checks(self.tables)
         queries = {check.table: check.queries for check in checks}
         counts = self._count(context, queries, carried, end_time)
-        before = (self.before or {}).get("tables") or {}
+        before = mapping(self.before, "before").get("tables") or {}
         judgements = [j for c in checks for j in c.judge(counts[c.table], before.get(c.table) or {})]
         if not checks:
             judgements = [Judgement(Verdict.UNKNOWN, "no table was named: nothing was counted")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.operators.fields import required, text
+from airflow_ckpt_provider.operators.fields import mapping_or_text, required, text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import renamed
 from airflow_ckpt_provider.operators.upgrade_operator import (
@@ -103,7 +103,7 @@ class UpgradeBeginOperator(UpgradeSinkOperator):
         accepted = self._accepted()
         way_back.check(accepted)
         place = required(self.checkpoint, "checkpoint")
-        baseline = stream_baseline(place, text(self.checkpoint_conn_id), **(self.driver_logs or {}))
+        baseline = stream_baseline(place, text(self.checkpoint_conn_id), **self._driver_logs())
         about = {"mode": self.mode, "version": text(self.version) or "", "baseline": baseline}
         return about | {"accepted": list(accepted), "way_back": way_back.to_json()}
 
@@ -232,7 +232,7 @@ class UpgradePlanOperator(UpgradeOperator):
         from airflow_ckpt_provider.places import open_place
         from airflow_ckpt_provider.upgrade.rehearsal.report import parse_report
 
-        given = self.rehearsal_report
+        given = mapping_or_text(self.rehearsal_report, "rehearsal_report")
         uri = text(given.get(name) if isinstance(given, Mapping) else given)
         if uri is None:
             return None

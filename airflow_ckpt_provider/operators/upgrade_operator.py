@@ -8,9 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_ckpt_provider.errors import CkptError
+from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.operators.declared import UNSET
-from airflow_ckpt_provider.operators.fields import flag, for_each, one_of, required, text, texts, words
+from airflow_ckpt_provider.operators.fields import (
+    flag,
+    for_each,
+    mapping,
+    mapping_or_text,
+    one_of,
+    required,
+    text,
+    texts,
+    words,
+)
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.renamed import deprecated, renamed, renamed_value
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
@@ -27,6 +37,7 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.upgrade.together import Member
     from airflow_ckpt_provider.upgrade.way_back import DryRun
 
+_DRIVER_LOGS = ("progress_log", "error_log", "progress_log_conn_id")
 _POLICIES = {policy_word(policy): policy for policy in SinkPolicy}
 #: Values of ``sink_policy`` that have a new name.
 RENAMED_POLICIES = {"accept": "keep"}
@@ -150,7 +161,13 @@ class UpgradeOperator(MaskingOperator):
         if anew:
             # Of a new checkpoint every batch is a new one, under an id that Spark makes.
             measured["query_id"] = None
-        return mark_baseline(measured, **(self.driver_logs or {}))
+        return mark_baseline(measured, **self._driver_logs())
+
+    def _driver_logs(self) -> dict[str, Any]:
+        logs = mapping(self.driver_logs, "driver_logs")
+        if unknown := sorted(set(logs) - set(_DRIVER_LOGS)):
+            raise RefusedError(f"driver_logs has {unknown[0]!r}", hint=f"give some of: {', '.join(_DRIVER_LOGS)}")
+        return logs
 
     def _upgrade(self, repository: Repository, checkpoint: Checkpoint, context: Context) -> Upgrade:
         from airflow_ckpt_provider.upgrade.record import upgrade_of
@@ -251,12 +268,12 @@ class UpgradeSinkOperator(UpgradeOperator, SinkOperator):
         self.accept_foreign_loss = accept_foreign_loss
 
     def _spark_of_sinks(self) -> tuple[str | None, dict[str, Any]]:
-        return text(self.spark_conn_id), self.spark_settings or {}
+        return text(self.spark_conn_id), mapping(self.spark_settings, "spark_settings")
 
     def _of(self, stream: str | Stream) -> Self:
         step = super()._of(stream)
-        if isinstance(self.sink_policy, Mapping):
-            step.sink_policy = self.sink_policy.get(str(stream), SinkPolicy.ROLLBACK.value)
+        if isinstance(of_each := mapping_or_text(self.sink_policy, "sink_policy"), Mapping):
+            step.sink_policy = of_each.get(str(stream), SinkPolicy.ROLLBACK.value)
         return step
 
     def _policies(self) -> list[SinkPolicy]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
-from airflow_ckpt_provider.operators.fields import required
+from airflow_ckpt_provider.operators.fields import mapping_or_text, required
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by, since_start
 from airflow_ckpt_provider.operators.upgrade_operator import UpgradeOperator, UpgradeSinkOperator, upgrade_id
@@ -108,8 +108,8 @@ class UpgradeReleaseOperator(UpgradeOperator):
         return self._result(results)
 
     def _backup_id(self, name: str) -> str:
-        given = self.backup_id.get(name) if isinstance(self.backup_id, Mapping) else self.backup_id
-        return required(given, "backup_id")
+        given = mapping_or_text(self.backup_id, "backup_id")
+        return required(given.get(name) if isinstance(given, Mapping) else given, "backup_id")
 
 
 class UpgradeGateOperator(UpgradeOperator):

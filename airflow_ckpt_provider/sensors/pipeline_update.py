@@ -32,6 +32,7 @@ from airflow_ckpt_provider.links.pipeline_update import PipelineUpdateLink
 from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
 from airflow_ckpt_provider.operators.fields import one_of, required, seconds, text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.operators.rendering import TextOperator
 from airflow_ckpt_provider.operators.task_memory import TaskMemory
 from airflow_ckpt_provider.triggers.pipeline_update import PipelineUpdateTrigger
 
@@ -44,7 +45,7 @@ _KEY = "ckpt_update"
 _GRACE = 60.0
 
 
-class PipelineUpdateSensor(BaseSensorOperator):
+class PipelineUpdateSensor(TextOperator, BaseSensorOperator):
     """Wait until an update is complete, or runs; follow the updates that the workspace starts in its place.
 
     Fails, without retries, when the update has failed permanently, with the text of the event log and what to do about it, or was

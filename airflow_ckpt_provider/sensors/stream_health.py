@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.json_text import load_rendered
 from airflow_ckpt_provider.operators.fields import required, seconds, text, whole_number
 from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.sensors.waiting import StreamSensor
@@ -294,9 +293,8 @@ def _parsed(baseline: dict[str, Any] | str) -> Pace:
     value = baseline
     if isinstance(value, str):
         try:
-            # A template without `| tojson` gives Python's own spelling of a dictionary.
-            value = json.loads(value) if '"' in value else ast.literal_eval(value)
-        except (ValueError, SyntaxError) as e:
+            value = load_rendered(value)
+        except ValueError as e:
             raise RefusedError(
                 f"baseline is {value[:80]!r}", hint="give what stream_baseline(…) returned, as it is or as JSON"
             ) from e

@@ -302,8 +302,12 @@ class Rules:
 
 @dataclass(frozen=True)
 class NameOfStream:
-    """The name of a stream, here and in a repository."""
+    """The name of a stream, here and in a repository.
 
+    :param longest: of how many characters at most; ids of tasks, which have 250, have more in them.
+    """
+
+    longest: int = 200
     words: ClassVar[str] = "name of letters, digits, `.`, `_`, `-` and `=`"
 
     def read(self, value: Any, path: Path, problems: list[Problem]) -> Any:
@@ -313,6 +317,8 @@ class NameOfStream:
         if value == "None":
             hint = "give another name: in a template field None means that nothing was given"
             return wrong(problems, path, "'None' cannot be the name of a stream", hint)
+        if isinstance(value, str) and len(value) > self.longest:
+            return wrong(problems, path, f"it has {len(value)} characters", f"give at most {self.longest}")
         if isinstance(value, str) and is_name(value):
             return value
         hint = (

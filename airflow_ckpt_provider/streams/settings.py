@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.errors import RefusedError
@@ -30,14 +31,19 @@ SETTINGS: Mapping[str, str] = {
 
 #: What the ids of the DAGs of declared streams begin with, if the setting ``dag_prefix`` does not say otherwise.
 DAG_PREFIX = "ckpt"
+#: Of Airflow.
+_LONGEST_ID = 250
 
 
 def id_of_dag(*parts: str) -> str:
-    """The id of a DAG of declared streams.
+    """The id of a DAG of declared streams. The end of one that is too long for Airflow is a hash.
 
     :param parts: the prefix, the stream where each has DAGs of its own, and what the DAG is for.
     """
-    return re.sub(r"[^\w.-]", "_", "_".join(parts))
+    whole = re.sub(r"[^\w.-]", "_", "_".join(parts))
+    return (
+        whole if len(whole) <= _LONGEST_ID else f"{whole[: _LONGEST_ID - 9]}_{sha256(whole.encode()).hexdigest()[:8]}"
+    )
 
 
 def variable(setting: str) -> str:

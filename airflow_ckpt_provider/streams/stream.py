@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar, Literal
 
+from airflow_ckpt_provider.backup.names import LONGEST_NAME
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.streams.actions import Action
+from airflow_ckpt_provider.streams.cron import is_cron
 from airflow_ckpt_provider.streams.kinds import ConnId, Declared, Dotted, NameOfStream, Place, Rules, StoreOptions, Text
 from airflow_ckpt_provider.units import format_duration, parse_duration
 
 _WORDS_OF_SINKS = ("foreachBatch", "foreach", "kafka")
 _PRESETS = ("@hourly", "@daily", "@weekly", "@monthly")
-_CRON = re.compile(r"[\w*/,#?LW-]+( +[\w*/,#?LW-]+){4}")
-#: Of minute, hour, day of month, month and day of week.
-_MOST = (59, 23, 31, 12, 7)
+#: Airflow computes the date after the next run as well.
+_LONGEST_INTERVAL = timedelta(days=3660)
+#: As Airflow takes them.
+_TAG = Text("a tag of at most 100 characters", r".{1,100}", "give a shorter one")
 _SHARE = r"all|\d+/[1-9]\d*|\d+(\.\d+)?%"
 
 
 def _is_schedule(text: str) -> bool:
     """Whether Airflow takes it: what it refuses would take the DAGs of all streams of the file away."""
-    if not _CRON.fullmatch(text):
-        try:
-            return parse_duration(text) >= timedelta(seconds=1)
-        except RefusedError:
-            return False
-    return all(
-        (step == "/" and int(number) > 0) or (step != "/" and int(number) <= most)
-        for field, most in zip(text.split(), _MOST, strict=True)
-        for step, number in re.findall(r"(/?)(\d+)", field.partition("#")[0])
-    )
+    try:
+        return is_cron(text) or timedelta(seconds=1) <= parse_duration(text) <= _LONGEST_INTERVAL
+    except RefusedError:
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +134,7 @@ class Backup(Declared):
         """A schedule that is none, and a part of the contents that nothing can be."""
         found = []
         if not (self.schedule is None or self.schedule in _PRESETS or _is_schedule(self.schedule)):
-            hint = f"give {', '.join(_PRESETS)}, five fields of cron, or a duration such as 1h"
+            hint = f"give {', '.join(_PRESETS)}, five fields of cron for dates that exist, or a duration from 1s to 10 years"
             found.append(("schedule", f"{self.schedule!r} is no schedule", hint))
         part, _, parts = self.verify.rpartition("/")
         if (part and not 1 <= int(part) <= int(parts)) or (parts[-1] == "%" and not 0 < float(parts[:-1]) <= 100):
@@ -241,7 +237,7 @@ class Stream(Declared):
     name: Annotated[str, NameOfStream()] = field(kw_only=False)
     checkpoint: Place
     repository: Place | None = None
-    name_in_repository: Annotated[str, NameOfStream()] | None = None
+    name_in_repository: Annotated[str, NameOfStream(LONGEST_NAME)] | None = None
     application: Annotated[str, NameOfStream()] | None = None
     storage_conn_id: ConnId | None = None
     checkpoint_conn_id: ConnId | None = None
@@ -263,7 +259,7 @@ class Stream(Declared):
     watch: Watch = field(default_factory=Watch)
     drill: Drill | None = None
     notifiers: tuple[Notifier, ...] = ()
-    tags: tuple[str, ...] = ()
+    tags: tuple[Annotated[str, _TAG], ...] = ()
     owner: str | None = None
 
     def __str__(self) -> str:
@@ -281,7 +277,7 @@ class Stream(Declared):
         if given is None:
             rpo = self.objectives.rpo
             return rpo if rpo and rpo < timedelta(days=1) else "@daily"
-        return given if given.startswith("@") or _CRON.fullmatch(given) else parse_duration(given)
+        return given if given.startswith("@") or is_cron(given) else parse_duration(given)
 
     @property
     def kafka(self) -> str | None:

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
-from airflow_ckpt_provider.errors import SourceUnreachableError
+from airflow_ckpt_provider.errors import SourceForbiddenError, SourceUnreachableError
+from airflow_ckpt_provider.guards.kafka_client import KafkaClient
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.kafka_retention_guard import (
     KafkaRetentionGuardOperator,
@@ -24,6 +25,7 @@ from airflow_ckpt_provider.operators.kafka_retention_guard import (
 from airflow_ckpt_provider.operators.preflight import RecoveryPreflightOperator
 from airflow_ckpt_provider.sensors.kafka_time_to_loss import KafkaTimeToLossSensor
 from airflow_ckpt_provider.triggers.kafka_time_to_loss import KafkaTimeToLossTrigger
+from tests.support.attempts import Store
 from tests.support.command_line import run as run_command
 from tests.support.kafka_broker import KafkaBroker, kafka_broker
 
@@ -33,26 +35,13 @@ _META = '{"batchWatermarkMs":0,"batchTimestampMs":1795000000000,"conf":{}}'
 _HOUR = 3_600_000
 
 
-class State:
-    """What Airflow 3.3 keeps of a task between its attempts."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, str] = {}
-
-    def get(self, key: str) -> Any:
-        return json.loads(self.values[key]) if key in self.values else None
-
-    def set(self, key: str, value: Any) -> None:
-        self.values[key] = json.dumps(value)
-
-
-def context(state: State | None = None) -> dict[str, Any]:
+def context(store: Store | None = None, *, max_tries: int = 0) -> dict[str, Any]:
     pushed: dict[str, Any] = {}
     ti = SimpleNamespace(
-        dag_id="dag", run_id="manual__1", task_id="t", map_index=-1, try_number=1,
+        dag_id="dag", run_id="manual__1", task_id="t", map_index=-1, try_number=1, max_tries=max_tries,
         xcom_push=lambda key, value: pushed.__setitem__(key, value),
     )  # fmt: skip
-    return {"ti": ti, "pushed": pushed, **({"task_state_store": state} if state else {})}
+    return {"ti": ti, "pushed": pushed, **({"task_state_store": store} if store else {})}
 
 
 @pytest.fixture
@@ -125,14 +114,12 @@ def test_too_short(guard: Guard) -> None:
 def test_retention_raised_and_put_back(
     guard: Guard, kafka_broker: KafkaBroker, checkpoint: Path, topic: str, connection: str, inherited: bool
 ) -> None:
-    state = State()
+    store = Store()
     if inherited:
-        from airflow_ckpt_provider.guards.kafka_client import KafkaClient
-
         KafkaClient(kafka_broker.config).set_retention(topic, None, inherit=True)
     downtime = "10d" if inherited else "1d"
     asked = guard(max_downtime=downtime, raise_retention=True, raise_retention_to_at_most="30d")
-    report = asked.execute(context(state))
+    report = asked.execute(context(store))
     old = 7 * 24 * _HOUR if inherited else 6 * _HOUR
     new = report["sources"][0]["topics"][topic]["retention_ms"]
     assert report["verdict"] == "SAFE"
@@ -140,12 +127,47 @@ def test_retention_raised_and_put_back(
         {"topic": topic, "old_retention_ms": old, "inherited": inherited, "new_retention_ms": new}
     ]
     # A retry finds the retention long enough, and still knows what was there before.
-    assert asked.execute(context(state))["raised"] == report["raised"]
+    assert asked.execute(context(store))["raised"] == report["raised"]
     restore = KafkaRetentionRestoreOperator(task_id="restore", raised=report["raised"], kafka_config_id=connection)
     assert [done["outcome"] for done in restore.execute(context())] == ["restored"]
     assert [done["outcome"] for done in restore.execute(context())] == ["restored"]
     after = guard().execute(context())["sources"][0]["topics"][topic]
     assert (after["retention_ms"], after["retention_is_inherited"]) == (old, inherited)
+
+
+@pytest.mark.parametrize("max_tries", [0, 1], ids=["retried", "cleared"])
+def test_what_somebody_has_set_since_is_what_is_put_back(
+    guard: Guard, kafka_broker: KafkaBroker, topic: str, connection: str, max_tries: int
+) -> None:
+    store = Store()
+    asked = guard(max_downtime="1d", raise_retention=True, raise_retention_to_at_most="7d")
+    asked.execute(context(store))
+    kafka_broker.configure(topic, retention_ms=20 * _HOUR)
+    raised = asked.execute(context(store, max_tries=max_tries))["raised"]
+    assert [change["old_retention_ms"] for change in raised] == [20 * _HOUR]
+    assert asked.execute(context(store, max_tries=max_tries))["raised"] == raised
+
+
+def test_a_raise_that_fails_half_way_is_put_back(
+    guard: Guard, kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = kafka_broker.create(retention_ms=6 * _HOUR)
+    kafka_broker.put(other, [10], start_ms=int(time.time() * 1000) - _HOUR)
+    first, second = sorted((topic, other))
+    set_retention = KafkaClient.set_retention
+
+    def refuses(client: KafkaClient, topic: str, retention_ms: int | None, *, inherit: bool = False) -> None:
+        if topic == second:
+            raise SourceForbiddenError("ACL: AlterConfigs on the topic")
+        set_retention(client, topic, retention_ms, inherit=inherit)
+
+    monkeypatch.setattr(KafkaClient, "set_retention", refuses)
+    offsets = {name: {"0": 2} for name in (first, second)} | {topic: {"0": 2, "1": 2}}
+    asked = guard(checkpoint=None, offsets=offsets, max_downtime="1d", raise_retention=True,
+                  raise_retention_to_at_most="7d")  # fmt: skip
+    with pytest.raises(SourceForbiddenError):
+        asked.execute(context())
+    assert KafkaClient(kafka_broker.config).configs([first])[first].retention_ms == 6 * _HOUR
 
 
 def test_not_beyond_the_bound(guard: Guard, topic: str) -> None:

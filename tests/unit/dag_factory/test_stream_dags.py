@@ -69,6 +69,8 @@ def test_a_dag_of_each_kind_is_made_and_the_backups_by_their_schedules(dags: dic
         assert dags[dag_id].task_group.children["stream"]._expand_input.value == {"stream": names}  # type: ignore[attr-defined]
     assert dags["ckpt_backup_1h"].schedule.total_seconds() == 3600  # type: ignore[union-attr]
     assert dags["ckpt_backup_30_2_x_x_x"].schedule == "30 2 * * *"
+    # Another schedule is another DAG: the backups would end where it is made paused.
+    assert {dag_id for dag_id, dag in dags.items() if dag.is_paused_upon_creation is False} == set(backups)
     assert dags["ckpt_retention"].tags == {"checkpoint", "gold"}
     assert {task.owner for task in dags["ckpt_backup_1h"].tasks} == {"team-orders"}
 

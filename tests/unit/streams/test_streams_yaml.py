@@ -225,18 +225,37 @@ def test_a_file_that_is_nested_deeply_is_refused_and_ends_no_process(opened: str
         ("schedule", "99 2 * * *"),
         ("schedule", "*/0 2 * * *"),
         ("schedule", "0s"),
+        ("schedule", "300000000d"),
+        *(("schedule", cron) for cron in (
+            "0 2 * * MO", "FOO * * * *", "0 0 0 1 *", "0 0 1 0 *", "* * * * MON#9", "0 0 W * *", "1,,2 * * * *", "_ * * * *",
+            "1-2-3 * * * *", "0 0 * * 5L", "*5 * * * *", "0 0 30 2 *", "0 0 31 4,6 MON", "0 0 1 * MON#5", "0 0 * * 1,L5",
+            "? * * * *", "0 0 ?,1 * *", "0 0 1,X * *",
+        )),
         ("verify", "8/7"),
         ("verify", "1000%"),
     ],
-)
+)  # fmt: skip
 def test_what_airflow_or_a_verification_would_refuse_is_refused_before(field: str, value: str) -> None:
     said = problems_of(f"streams:\n  a:\n    checkpoint: /a\n    backup: {{{field}: '{value}'}}")
     assert [where for _, where, _ in said] == [f"streams.a.backup.{field}"]
 
 
-@pytest.mark.parametrize("schedule", ["*/70 0-23/2 1,15 * 7", "0 0 * * 1#2", "0 0 L * *", "5 4 * JAN MON-FRI", "1.5s"])
+@pytest.mark.parametrize("schedule", ["0 0 * * 1#2", "0 0 30,L 2 ?", "1.5s", "1w 1d 1h 1m 1s"])
 def test_what_airflow_takes_is_a_schedule(schedule: str) -> None:
     assert Backup(schedule=schedule).schedule == schedule
+
+
+def test_what_is_too_long_for_airflow() -> None:
+    name = "x" * 201
+    long = (
+        f"streams:\n  a: {{checkpoint: /a, tags: [b, {'x' * 101}],\n"
+        f"   application: {name}}}\n  {name}: {{checkpoint: /x}}"
+    )
+    assert problems_of(long) == [
+        (2, "streams.a.tags[1]", f"'{'x' * 101}' is not a tag of at most 100 characters"),
+        (3, "streams.a.application", "it has 201 characters"),
+        (4, f"streams.{name}", "it has 201 characters"),
+    ]
 
 
 def test_a_password_of_digits_is_a_secret_and_a_limit_of_tokens_none() -> None:
