@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_ckpt_provider.backup.repository import repository_for_change
 from airflow_ckpt_provider.change.fence import fenced
@@ -19,7 +20,7 @@ from airflow_ckpt_provider.change.sealing import remove_seal, seal, sealed_by_an
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import Seal
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import RefusedError, SealedError
 from airflow_ckpt_provider.recovery.chains.plan import ChainPlan, JointPlan
 from airflow_ckpt_provider.recovery.chains.set_plan import SetRestorePlan
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream
@@ -49,11 +50,13 @@ class Begun:
     :param chain_id: its id.
     :param plan: its plan; ``None`` where nothing but seals was written.
     :param seals: stream -> the seal of its part.
+    :param fingerprint: of the plan that was begun, as it was kept: of a restore only what is left is planned again.
     """
 
     chain_id: str
     plan: JointPlan | None
     seals: Mapping[str, Seal]
+    fingerprint: str = ""
 
     @property
     def is_undone(self) -> bool:
@@ -84,18 +87,36 @@ def find_begun(streams: Sequence[ChainStream]) -> Begun | None:
     if not ids:
         return None
     chain_id = ids.pop()
-    return Begun(chain_id, kept_chain(streams, chain_id), marks)
+    document = _kept(streams, chain_id)
+    plan = KINDS[document["kind"]].of_document(document) if document else None
+    return Begun(chain_id, plan, marks, str(document.get("fingerprint")) if document else "")
 
 
 def kept_chain(streams: Sequence[ChainStream], chain_id: str) -> JointPlan | None:
     """The plan of several streams, from whichever of their repositories keeps it."""
+    document = _kept(streams, chain_id)
+    return KINDS[document["kind"]].of_document(document) if document else None
+
+
+def _kept(streams: Sequence[ChainStream], chain_id: str) -> Mapping[str, Any] | None:
     for stream in streams:
         held = stream.held
         document = held.kept_plan(chain_id) if held else None
-        kind = document.get("kind") if document else None
-        if document is not None and kind in KINDS:
-            return KINDS[kind].of_document(document)
+        if document is not None and document.get("kind") in KINDS:
+            return document
     return None
+
+
+def not_ended(kept: JointPlan, but: str = "") -> SealedError:
+    """Say that something else was begun with these streams.
+
+    :param kept: the plan of that.
+    :param but: how it differs from what is asked now, where its title does not say that.
+    """
+    return SealedError(
+        f"some of these streams are sealed by chain {kept.plan_id}, a {kept.title} that was not ended{but}",
+        hint=f"run that one again: `{kept.command}`, or undo it: `{kept.undo_command}`",
+    )
 
 
 def seal_all(

@@ -27,7 +27,15 @@ from airflow_ckpt_provider.errors import (
     SealedError,
 )
 from airflow_ckpt_provider.recovery.chains.plan import JointPlan
-from airflow_ckpt_provider.recovery.chains.sealed import Begun, RestOf, find_begun, lift_all, part_ids, seal_all
+from airflow_ckpt_provider.recovery.chains.sealed import (
+    Begun,
+    RestOf,
+    find_begun,
+    lift_all,
+    not_ended,
+    part_ids,
+    seal_all,
+)
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream, named_streams
 from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
 from airflow_ckpt_provider.storage.location import Location
@@ -75,7 +83,10 @@ class Verb(Protocol[Joint]):
         """
 
     def resume(self, kept: JointPlan, streams: Mapping[str, ChainStream]) -> Joint:
-        """The plan that an earlier run has kept, with all that the parts which are left need."""
+        """The plan that an earlier run has kept, with all that the parts which are left need.
+
+        :raises SealedError: something else is asked for now.
+        """
 
     def apply(self, change: Plan, stream: ChainStream, *, continued: bool, **how: Any) -> RecoveryOutcome:
         """Carry a part out, and leave its seal.
@@ -205,10 +216,9 @@ class _Attempt(Generic[Joint]):
             raise ValueError("nothing was kept")
         same = {part.argument for part in kept.parts} == {stream.argument for stream in self.streams}
         if kept.kind != self.how.verb.kind or not same:
-            raise SealedError(
-                f"some of these streams are sealed by chain {kept.plan_id}, a {kept.title} that was not ended",
-                hint=f"run that one again: `{kept.command}`, or undo it: `{kept.undo_command}`",
-            )
+            raise not_ended(kept)
+        if self.how.fingerprint not in (None, begun.fingerprint):
+            raise not_ended(kept, f"; its plan has the fingerprint {begun.fingerprint}, not {self.how.fingerprint}")
         return self.how.verb.resume(kept, self.by_name)
 
     def _begun(self, begun: Begun | None) -> Joint:
