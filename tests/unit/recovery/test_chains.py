@@ -622,7 +622,7 @@ class TestStoppedAnywhere:
         """Killed between two seals that it lifts: the same command lifts the others, and changes nothing."""
         from airflow_ckpt_provider.recovery.chains import together
 
-        def stop(streams: Sequence[ChainStream], _: str) -> None:
+        def stop(streams: Sequence[ChainStream], *_: object) -> None:
             if streams:
                 raise Killed("seals")
 
