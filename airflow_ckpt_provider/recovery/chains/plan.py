@@ -248,7 +248,7 @@ class ChainPlan(JointPlan):
 
     @property
     def plan_fingerprint(self) -> str:
-        """Changes with the request, any checkpoint or any sink: what an approval is given for."""
+        """Changes with the request, any checkpoint, any backup or any sink: what an approval is given for."""
         parts = {part.name: part.rewind.plan_fingerprint if part.rewind else "" for part in self.parts}
         return fingerprint_of({"target": self.target, "parts": parts})
 
