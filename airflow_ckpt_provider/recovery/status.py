@@ -19,6 +19,7 @@ from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.recovery.restore.plan import chain_command
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
+from airflow_ckpt_provider.recovery.rewind.specifier import option_for
 from airflow_ckpt_provider.sinks.named_tables import UNITY
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 
@@ -265,10 +266,7 @@ def _changes(
 
 def _again(place: str, plan: RewindPlan, repository: Repository | None) -> str:
     request = plan.request
-    kind, _, value = request.target.partition(" ")
-    if kind == "from-file":
-        value = "OFFSETS.csv"
-    words = ["airflow-ckpt", "rewind", place, f"--{kind}={value}" if value else f"--{kind}"]
+    words = ["airflow-ckpt", "rewind", place, option_for(request.target)]
     sinks = request.sinks
     words += [word for sink in sinks if sink.sink for word in ("--sink", sink.sink)]
     if any(sink.app_id for sink in sinks):

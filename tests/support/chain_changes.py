@@ -35,7 +35,7 @@ def plan_of(streams: Sequence[ChainStream], batch: int = 4, **options: Any) -> C
 
 
 def carry_out(streams: Sequence[ChainStream], batch: int = 4, **options: Any) -> tuple[ChainPlan, ChainOutcome]:
-    planned = {key: options.pop(key) for key in ("begins_with",) if key in options}
+    planned = {key: options.pop(key) for key in ("begins_with", "exact_replay", "batches") if key in options}
     return apply_chain(
         streams,
         lambda chain_id: plan_of(streams, batch, chain_id=chain_id, **planned),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -10,6 +11,7 @@ from airflow_ckpt_provider.change.plan import Plan, Risk, accept_block, plan_pag
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
+from airflow_ckpt_provider.recovery.rewind.specifier import option_for
 from airflow_ckpt_provider.verdict import Verdict
 
 
@@ -164,7 +166,23 @@ class ChainPlan(JointPlan):
     @property
     def command(self) -> str:
         """The command that resumes it."""
-        return f"airflow-ckpt chain rewind {self.arguments} … --apply"
+        begins_with = " ".join(f"--from {shlex.quote(name)}" for name in self.begins_with)
+        replay = "" if self.exact_replay else " --no-exact-replay"
+        where_to = f"{shlex.quote(option_for(self.target))} {begins_with}{replay}"
+        return f"airflow-ckpt chain rewind {self.arguments} {where_to} --apply"
+
+    @property
+    def exact_replay(self) -> bool:
+        """Whether the next batch was to run again over the same data, where nothing that a stream reads is rolled back.
+
+        What was asked for is in the request of the first writer: it reads nothing that is rolled back.
+        """
+        return bool(self.rewinds) and self.rewinds[-1][1].request.exact_replay
+
+    @property
+    def batches(self) -> dict[str, int]:
+        """Stream -> the batch that it goes to, of those that are rewound."""
+        return {part.name: rewind.batch_id for part, rewind in self.rewinds}
 
     @property
     def changes(self) -> tuple[tuple[str, RewindPlan], ...]:
@@ -230,7 +248,7 @@ class ChainPlan(JointPlan):
 
     @property
     def plan_fingerprint(self) -> str:
-        """Changes with the request, any checkpoint or any sink: what an approval is given for."""
+        """Changes with the request, any checkpoint, any backup or any sink: what an approval is given for."""
         parts = {part.name: part.rewind.plan_fingerprint if part.rewind else "" for part in self.parts}
         return fingerprint_of({"target": self.target, "parts": parts})
 
@@ -241,7 +259,7 @@ class ChainPlan(JointPlan):
             "kind": self.kind,
             "target": self.target,
             "begins_with": list(self.begins_with),
-            "batches": {part.name: rewind.batch_id for part, rewind in self.rewinds},
+            "batches": self.batches,
             "verdict": self.verdict.value,
             "reasons": list(self.reasons),
             "steps": list(self.steps),

@@ -13,9 +13,9 @@ from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSet
 from airflow_ckpt_provider.guards.report import Judgement, SourceReport
 from airflow_ckpt_provider.recovery.chains.boundary import Chain, Choice, find_boundary, same_rows
 from airflow_ckpt_provider.recovery.chains.edges import find_edges, in_order
-from airflow_ckpt_provider.recovery.chains.plan import ChainPart, ChainPlan
+from airflow_ckpt_provider.recovery.chains.plan import ChainPart, ChainPlan, JointPlan
 from airflow_ckpt_provider.recovery.chains.positions import BEFORE_ALL, moved_entries
-from airflow_ckpt_provider.recovery.chains.sealed import part_ids
+from airflow_ckpt_provider.recovery.chains.sealed import kept_chain, not_ended, part_ids
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream, ReadStream, named_streams, read_stream
 from airflow_ckpt_provider.recovery.rewind.asked_sink import batch_of_version
 from airflow_ckpt_provider.recovery.rewind.downstream import readers_among, streams_in
@@ -54,11 +54,16 @@ def plan_chain(
         named checkpoints are in.
     :param batches: stream -> the batch that a plan which was shown before has chosen (its ``batches``): go to exactly these.
         ``None``: choose.
-    :param chain_id: id under which the checkpoints were sealed; ``None``: they were not.
+    :param chain_id: id under which the checkpoints were sealed; ``None``: they were not. A rewind that was begun under this id
+        is resumed: its plan is returned as it was kept.
+    :raises SealedError: that one was begun with another request.
     :raises RefusedError: a stream cannot be rewound with the others; the message names it.
     :raises CkptError: as :func:`~airflow_ckpt_provider.recovery.rewind.planning.plan_rewind` raises.
     """
     streams = named_streams(tuple(streams))
+    kept = kept_chain(streams, chain_id) if chain_id else None
+    if kept is not None:
+        return _continued(kept, str(specifier), begins_with, exact_replay=exact_replay, batches=batches)
     read = {stream.name: read_stream(stream) for stream in streams}
     edges = find_edges(list(read.values()))
     chain = Chain({name: read[name] for name in in_order(list(read), edges)}, edges)
@@ -100,6 +105,18 @@ def plan_chain(
         notes=(*_notes(choices, wanted), *unread),
         others=others,
     )
+
+
+def _continued(
+    kept: JointPlan, target: str, begins_with: Sequence[str], *, exact_replay: bool, batches: Mapping[str, int] | None
+) -> ChainPlan:
+    """The rewind that an earlier run has kept, where the same is asked again."""
+    if isinstance(kept, ChainPlan):
+        first = set(begins_with) or {part.name for part in kept.parts if not part.reads}
+        asked = (target, first, exact_replay, dict(batches or kept.batches))
+        if asked == (kept.target, set(kept.begins_with), kept.exact_replay, kept.batches):
+            return kept
+    raise not_ended(kept)
 
 
 def _shown(name: str, specifier: Specifier, batches: Mapping[str, int] | None) -> Specifier:

@@ -9,17 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_ckpt_provider.backup.repository import repository_for_change
-from airflow_ckpt_provider.change.fence import fenced
+from airflow_ckpt_provider.change.fence import Fence, fenced
 from airflow_ckpt_provider.change.plan import undone_by
 from airflow_ckpt_provider.change.plan_seal import seal_for_plan
 from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
 from airflow_ckpt_provider.change.sealing import remove_seal, seal, sealed_by_another
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.checkpoint.seal import Seal
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.checkpoint.logs import batch_id_of
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
+from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
+from airflow_ckpt_provider.errors import RefusedError, SealedError
 from airflow_ckpt_provider.recovery.chains.plan import ChainPlan, JointPlan
 from airflow_ckpt_provider.recovery.chains.set_plan import SetRestorePlan
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream
@@ -49,11 +52,13 @@ class Begun:
     :param chain_id: its id.
     :param plan: its plan; ``None`` where nothing but seals was written.
     :param seals: stream -> the seal of its part.
+    :param fingerprint: of the plan that was begun, as it was kept: of a restore only what is left is planned again.
     """
 
     chain_id: str
     plan: JointPlan | None
     seals: Mapping[str, Seal]
+    fingerprint: str = ""
 
     @property
     def is_undone(self) -> bool:
@@ -84,18 +89,36 @@ def find_begun(streams: Sequence[ChainStream]) -> Begun | None:
     if not ids:
         return None
     chain_id = ids.pop()
-    return Begun(chain_id, kept_chain(streams, chain_id), marks)
+    document = _kept(streams, chain_id)
+    plan = KINDS[document["kind"]].of_document(document) if document else None
+    return Begun(chain_id, plan, marks, str(document.get("fingerprint")) if document else "")
 
 
 def kept_chain(streams: Sequence[ChainStream], chain_id: str) -> JointPlan | None:
     """The plan of several streams, from whichever of their repositories keeps it."""
+    document = _kept(streams, chain_id)
+    return KINDS[document["kind"]].of_document(document) if document else None
+
+
+def _kept(streams: Sequence[ChainStream], chain_id: str) -> Mapping[str, Any] | None:
     for stream in streams:
         held = stream.held
         document = held.kept_plan(chain_id) if held else None
-        kind = document.get("kind") if document else None
-        if document is not None and kind in KINDS:
-            return KINDS[kind].of_document(document)
+        if document is not None and document.get("kind") in KINDS:
+            return document
     return None
+
+
+def not_ended(kept: JointPlan, but: str = "") -> SealedError:
+    """Say that something else was begun with these streams.
+
+    :param kept: the plan of that.
+    :param but: how it differs from what is asked now, where its title does not say that.
+    """
+    return SealedError(
+        f"some of these streams are sealed by chain {kept.plan_id}, a {kept.title} that was not ended{but}",
+        hint=f"run that one again: `{kept.command}`, or undo it: `{kept.undo_command}`",
+    )
 
 
 def seal_all(
@@ -106,6 +129,7 @@ def seal_all(
     stop_running: bool,
     what: str,
     made_by: str,
+    fence: Fence,
 ) -> dict[str, RestProof]:
     """Seal each checkpoint, and know that each query is stopped. Where one is not, the seals of this call are lifted again.
 
@@ -117,6 +141,7 @@ def seal_all(
     :param stop_running: queries that still run are stopped by the seals.
     :param what: why, in words.
     :param made_by: the run or user.
+    :param fence: of all streams together.
     :return: stream -> the proof that its query is stopped.
     :raises QueryNotStoppedError: one is not known to be stopped; the message names it.
     """
@@ -126,24 +151,29 @@ def seal_all(
             for stream in streams:  # all of them are asked to stop before the first one is waited for
                 there = inspect_target(stream.checkpoint)
                 if there.seal is None and not there.is_empty:
-                    seal(Checkpoint.at(stream.checkpoint), reason=what, made_by=made_by, plan_id=ids[stream.name])
+                    place = fence.guarding(stream.checkpoint)
+                    seal(Checkpoint.at(place), reason=what, made_by=made_by, plan_id=ids[stream.name])
         for stream in streams:
             place, plan_id, rule = stream.checkpoint, ids[stream.name], rest(stream.checkpoint)
             held = repository_for_change(stream.place, place)
-            with fenced(held, place, plan_id=plan_id, what=what, made_by=made_by) as fence:
-                rule.check_word(fence)
+            with fenced(held, place, plan_id=plan_id, what=what, made_by=made_by) as own:
+                rule.check_word(own)
                 there = inspect_target(place)
                 stopping = there.seal is not None
                 proofs[stream.name] = prove_rest(place, rule, stopping=stopping and stop_running)
                 if not stopping:
                     before = there.fingerprint
                     mark = seal_for_plan(
-                        fence.guarding(place), plan_id=plan_id, reason=what, made_by=made_by, fingerprint=before
+                        own.guarding(fence.guarding(place)),
+                        plan_id=plan_id,
+                        reason=what,
+                        made_by=made_by,
+                        fingerprint=before,
                     )
                     placed.append((stream, mark))
     except RefusedError as e:
         for stream, mark in placed:
-            remove_seal(stream.checkpoint, mark)
+            remove_seal(fence.guarding(stream.checkpoint), mark)
         if stop_running:
             sealed = ", ".join(str(stream.checkpoint) for stream in streams)
             e.add_hint(
@@ -154,14 +184,36 @@ def seal_all(
     return proofs
 
 
-def lift_all(streams: Sequence[ChainStream], chain_id: str) -> None:
-    """Lift the seals of a chain that are there."""
-    for stream in streams:
-        mark = inspect_target(stream.checkpoint).seal
-        match = _PART.fullmatch(undone_by(mark.plan_id)) if mark else None
-        while mark and match and match["chain"] == chain_id:
-            remove_seal(stream.checkpoint, mark)
-            # One that was stopped while it put its seal higher has left the lower one.
-            below = inspect_target(stream.checkpoint).seal
-            mark = below if below and undone_by(below.plan_id) == undone_by(mark.plan_id) else None
-        stream.checkpoint.remove_empty_directories()
+def lift_all(streams: Sequence[ChainStream], ids: Mapping[str, str], fence: Fence, *, undo: bool = False) -> None:
+    """Lift the seals of a chain.
+
+    All are read before the first one is lifted, while no later attempt can have begun. A seal that is put afterwards stays: while
+    this process was suspended, another one may have ended the chain, and begun to undo it.
+
+    :param streams: the streams whose seals are lifted.
+    :param ids: stream -> the plan of its part.
+    :param fence: of all streams together.
+    :param undo: by its undo, whose seals are lifted too.
+    """
+    places = {stream.name: fence.guarding(stream.checkpoint) for stream in streams}
+    marks = {name: _seals_of(place, ids[name], undo=undo) for name, place in places.items()}
+    fence.check()
+    for name, place in places.items():
+        for mark in marks[name]:
+            remove_seal(place, mark)
+        place.remove_empty_directories()
+
+
+def _seals_of(place: Location, plan_id: str, *, undo: bool) -> list[Seal]:
+    """The seals of a part, lowest first: one that was stopped while it put its seal higher has left the lower one.
+
+    :param undo: also where the newest one is that of its undo.
+    """
+    found: list[Seal] = []
+    numbers = (batch_id_of(path.partition("/")[2]) for path in place.walk(OFFSETS))
+    for number in sorted((n for n in numbers if n is not None), reverse=True):
+        mark = parse_seal(place.read(f"{OFFSETS}/{number}"), batch_id=number)
+        if mark is None or undone_by(mark.plan_id) != plan_id or not (found or undo or mark.plan_id == plan_id):
+            break
+        found.insert(0, mark)
+    return found

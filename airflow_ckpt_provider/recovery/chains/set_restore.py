@@ -11,9 +11,9 @@ from airflow_ckpt_provider.backup.claims import in_use
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.sets import LATEST_SET, BackupSet, find_set
 from airflow_ckpt_provider.backup.transfer import WORKERS
-from airflow_ckpt_provider.errors import RefusedError, SealedError
+from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.chains.plan import JointPlan
-from airflow_ckpt_provider.recovery.chains.sealed import part_ids
+from airflow_ckpt_provider.recovery.chains.sealed import not_ended, part_ids
 from airflow_ckpt_provider.recovery.chains.set_plan import SetPart, SetRestorePlan
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream, named_streams
 from airflow_ckpt_provider.recovery.chains.together import ChainOutcome, Together, Verb
@@ -118,15 +118,12 @@ class _Restore(Verb[SetRestorePlan]):
     def resume(self, kept: JointPlan, streams: Mapping[str, ChainStream]) -> SetRestorePlan:
         """Plan again the restores that are left, each from the backup that the plan has chosen.
 
-        :raises SealedError: another set was asked for.
+        :raises SealedError: another set was asked for; or checkpoints were to be replaced, and are not to be now.
         """
         if not isinstance(kept, SetRestorePlan):
             raise TypeError(f"{kept.plan_id} is no restore")
-        if self.set_id not in (LATEST_SET, kept.set_id):
-            raise SealedError(
-                f"{kept.name} are sealed by chain {kept.plan_id}, a {kept.title} that was not ended",
-                hint=f"run that one again: `{kept.command}`, or undo it: `{kept.undo_command}`",
-            )
+        if self.set_id not in (LATEST_SET, kept.set_id) or (kept.replace and not self.replace_there):
+            raise not_ended(kept)
         left = [part.name for part in kept.parts if self.repository.audit_of(part.plan_id) is None]
         found = find_set(self.repository, kept.set_id, [part.name for part in kept.parts])
         if left:

@@ -27,7 +27,15 @@ from airflow_ckpt_provider.errors import (
     SealedError,
 )
 from airflow_ckpt_provider.recovery.chains.plan import JointPlan
-from airflow_ckpt_provider.recovery.chains.sealed import Begun, RestOf, find_begun, lift_all, part_ids, seal_all
+from airflow_ckpt_provider.recovery.chains.sealed import (
+    Begun,
+    RestOf,
+    find_begun,
+    lift_all,
+    not_ended,
+    part_ids,
+    seal_all,
+)
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream, named_streams
 from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
 from airflow_ckpt_provider.storage.location import Location
@@ -75,7 +83,10 @@ class Verb(Protocol[Joint]):
         """
 
     def resume(self, kept: JointPlan, streams: Mapping[str, ChainStream]) -> Joint:
-        """The plan that an earlier run has kept, with all that the parts which are left need."""
+        """The plan that an earlier run has kept, with all that the parts which are left need.
+
+        :raises SealedError: something else is asked for now.
+        """
 
     def apply(self, change: Plan, stream: ChainStream, *, continued: bool, **how: Any) -> RecoveryOutcome:
         """Carry a part out, and leave its seal.
@@ -158,12 +169,11 @@ class _Attempt(Generic[Joint]):
         if made.already_done:
             return made, []
         parts = [(name, change, self.by_name[name]) for name, change in made.changes]
+        ids = part_ids(made.plan_id, self.streams)
         if begun and keeper(self.streams).audit_of(made.plan_id) is not None:
-            fence.check()
-            lift_all(self.streams, made.plan_id)  # which is all that was left
+            lift_all(self.streams, ids, fence)  # which is all that was left
             return made, []
         ended = {name: _record(self.by_name[name], plan_id) for name, plan_id in made.change_ids}
-        fence.check()  # a later attempt may have kept another plan under the id of the seals
         self._keep(made, is_kept=bool(begun and begun.plan))
         self._check_sealed(made)
         outcomes = []
@@ -187,9 +197,8 @@ class _Attempt(Generic[Joint]):
             )
             raise
         facts = {"kind": made.kind, "made_by": how.made_by, "reason": how.reason, "plan": made.to_json()}
-        keeper(self.streams).record(made.plan_id, facts)
-        fence.check()
-        lift_all(self.streams, made.plan_id)
+        guarded(keeper(self.streams), fence).record(made.plan_id, facts)
+        lift_all(self.streams, ids, fence)
         return made, outcomes
 
     def _resumed(self, begun: Begun) -> Joint:
@@ -205,10 +214,9 @@ class _Attempt(Generic[Joint]):
             raise ValueError("nothing was kept")
         same = {part.argument for part in kept.parts} == {stream.argument for stream in self.streams}
         if kept.kind != self.how.verb.kind or not same:
-            raise SealedError(
-                f"some of these streams are sealed by chain {kept.plan_id}, a {kept.title} that was not ended",
-                hint=f"run that one again: `{kept.command}`, or undo it: `{kept.undo_command}`",
-            )
+            raise not_ended(kept)
+        if self.how.fingerprint not in (None, begun.fingerprint):
+            raise not_ended(kept, f"; its plan has the fingerprint {begun.fingerprint}, not {self.how.fingerprint}")
         return self.how.verb.resume(kept, self.by_name)
 
     def _begun(self, begun: Begun | None) -> Joint:
@@ -236,14 +244,16 @@ class _Attempt(Generic[Joint]):
         else:
             # Seals are there, and no plan: nothing was changed. Which of the streams are changed, the plan under them says.
             going = list(self.streams)
+        ids = part_ids(chain_id, self.streams)
         self.proofs.update(
             seal_all(
                 going,
-                part_ids(chain_id, self.streams),
+                ids,
                 rest=self.rest,
                 stop_running=how.stop_running,
                 what=f"{STOPPING}{verb.what}",
                 made_by=how.made_by,
+                fence=fence,
             )
         )
         try:
@@ -259,22 +269,25 @@ class _Attempt(Generic[Joint]):
             if not made.already_done:
                 made = verb.check(made, self.by_name, self.held)
         except RefusedError:
-            fence.check()
-            lift_all(going, chain_id)
+            lift_all(going, ids, fence)
             raise
         changed = {name for name, _ in made.changes}
-        lift_all(going if made.already_done else [stream for stream in going if stream.name not in changed], chain_id)
+        left = going if made.already_done else [stream for stream in going if stream.name not in changed]
+        lift_all(left, ids, fence)
         return made
 
     def _keep(self, made: Joint, *, is_kept: bool) -> None:
-        """Keep the plan of all, and then that of each part, before anything is changed."""
+        """Keep the plan of all, and then that of each part, before anything is changed.
+
+        Behind the fence: a later attempt may have kept another plan under the id of the seals.
+        """
         if not is_kept:
-            keeper(self.streams).keep_plan(made.plan_id, made.document())
+            guarded(keeper(self.streams), self.fence).keep_plan(made.plan_id, made.document())
         for name, change in made.changes:
             stream = self.by_name[name]
             repository = repository_for_change(stream.place, stream.checkpoint)
             if repository.kept_plan(change.plan_id) is None:
-                repository.keep_plan(change.plan_id, change.document())
+                guarded(repository, self.fence).keep_plan(change.plan_id, change.document())
 
     def _check_sealed(self, made: Joint) -> None:
         """See that every stream of a plan that is resumed is still sealed.
@@ -327,6 +340,11 @@ def keeper(streams: Sequence[ChainStream]) -> Repository:
     """The repository that keeps the plan of all: that of the first stream by name, in whatever order they are given."""
     first = min(streams, key=lambda stream: stream.name)
     return repository_for_change(first.place, first.checkpoint)
+
+
+def guarded(repository: Repository, fence: Fence) -> Repository:
+    """The same repository, in which every write sees first that the lease still lasts."""
+    return repository.at(fence.guarding(repository.location))
 
 
 def _record(stream: ChainStream, plan_id: str) -> dict[str, Any] | None:

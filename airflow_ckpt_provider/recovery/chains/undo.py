@@ -25,7 +25,7 @@ from airflow_ckpt_provider.recovery.chains.plan import ChainPart, ChainPlan, Joi
 from airflow_ckpt_provider.recovery.chains.positions import moved_entries
 from airflow_ckpt_provider.recovery.chains.sealed import KINDS, RestOf, find_begun, kept_chain, lift_all, seal_all
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream, named_streams
-from airflow_ckpt_provider.recovery.chains.together import ChainOutcome, alone, keeper
+from airflow_ckpt_provider.recovery.chains.together import ChainOutcome, alone, guarded, keeper
 from airflow_ckpt_provider.recovery.undo import undo, undoing
 from airflow_ckpt_provider.sinks.delta_rollback import committed_by
 from airflow_ckpt_provider.sinks.sink import named_sinks
@@ -89,24 +89,23 @@ def _undo_chain(
     named = {part.name: part for part in plan.parts}
     parts = [(named[name], plan_id, by_name[name]) for name, plan_id in reversed(plan.change_ids)]
     touched = [each for each in parts if _is_touched(*each)]
-    record = _ended(streams, plan)
-    if record:
-        fence.check()
-        lift_all([stream for _, _, stream in parts], plan.plan_id)
+    changed, ids = [stream for _, _, stream in parts], {part.name: part_id for part, part_id, _ in parts}
+    if _ended(streams, plan):
+        lift_all(changed, ids, fence, undo=True)
         return plan, None
     _check_exact(plan, touched, accept)
     for part, part_id, stream in touched:
         if _held(stream).audit_of(undo_of(part_id)) is None:
             _check(part, part_id, stream, plan)
-    ids = {part.name: undo_of(part_id) for part, part_id, _ in parts}
     was_sealed = find_begun(streams) is not None
     seal_all(
-        [stream for _, _, stream in parts],
-        ids,
+        changed,
+        {name: undo_of(part_id) for name, part_id in ids.items()},
         rest=rest,
         stop_running=False,
         what=f"undo of chain {plan.plan_id}",
         made_by=made_by,
+        fence=fence,
     )
     outcomes = []
     try:
@@ -132,17 +131,15 @@ def _undo_chain(
     except CkptError as e:
         begun = find_begun(streams)
         if not (was_sealed or outcomes or begun is None or begun.is_half_way):
-            fence.check()
-            lift_all([stream for _, _, stream in parts], plan.plan_id)  # nothing was changed
+            lift_all(changed, ids, fence, undo=True)  # nothing was changed
             raise
         names = ", ".join(part.name for part, _, _ in parts)
         e.add_hint(f"{names} stay sealed: run the same undo again: `{plan.undo_command}`")
         raise
-    keeper(streams).record(
+    guarded(keeper(streams), fence).record(
         undo_of(plan.plan_id), {"kind": KIND, "of": plan.plan_id, "made_by": made_by, "reason": reason}
     )
-    fence.check()
-    lift_all([stream for _, _, stream in parts], plan.plan_id)
+    lift_all(changed, ids, fence, undo=True)
     return plan, outcomes
 
 

@@ -303,11 +303,13 @@ class RewindPlan(Plan):
 
     @property
     def plan_fingerprint(self) -> str:
-        """Changes with the request, the checkpoint or the sink: what an approval is given for."""
+        """Changes with the request, the checkpoint, the backup or the sink: what an approval is given for."""
+        writes = sorted((e.path, e.size, e.sha256 or e.checksum or "") for e in self.writes)
         parts = {
             "request": self.request.to_json(),
             "checkpoint": [self.checkpoint, self.fingerprint],
             "batch": self.batch_id,
+            "from": [self.source_of_state, sorted(self.deletes), writes],
             **({"sink": self.sink.to_json()} if len(self.sinks) == 1 else sinks_json(self.sinks)),
             **({"moved": dict(self.moved)} if self.moved else {}),
         }

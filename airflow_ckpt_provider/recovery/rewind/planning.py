@@ -318,6 +318,8 @@ def _continued(
             hint=f"run that one again: `airflow-ckpt chain rewind {plan.chain['arguments']} … --apply`, or undo it: "
             f"`{plan.command_to_undo(repository)}`",
         )
+    if plan.request.target == "from-file":  # begun by version 0.1, which did not distinguish one file from another
+        request = replace(request, target=request.target.partition(" ")[0])
     if _without_acceptance(plan.request) != _without_acceptance(request):
         raise SealedError(
             f"{progress.uri} is sealed by plan {plan.plan_id}, a rewind ({plan.request.target}) that was not ended",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ckpt_provider.fingerprint import fingerprint_of
+
 #: The specifiers; ``to_table_version`` is for a Delta sink.
 KINDS = (
     "to_batch",
@@ -36,4 +38,17 @@ class Specifier:
 
     def __str__(self) -> str:
         words = self.kind.replace("_", "-")
-        return f"{words} {self.value}" if self.value and self.kind != "from_file" else words
+        # A file is too long to be shown; its fingerprint distinguishes it from another one.
+        value = fingerprint_of(self.value) if self.kind == "from_file" else self.value
+        return f"{words} {value}" if value else words
+
+
+def option_for(target: str) -> str:
+    """The option of ``airflow-ckpt rewind`` that asks for a target.
+
+    :param target: as a :class:`Specifier` prints itself.
+    """
+    kind, _, value = target.partition(" ")
+    if kind == "from-file":
+        value = "OFFSETS.csv"
+    return f"--{kind}={value}" if value else f"--{kind}"

@@ -565,6 +565,29 @@ class TestStoppedAnywhere:
         carry_out(chained.streams("gold", "bronze", "silver"))  # in whatever order they are named
         assert [chained.content()[name] for name in IDS] == [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4]] * 3
 
+    def test_something_else_is_asked_half_way(self, chained: Chained, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What was begun is not ended in its place; the same request in other words resumes it."""
+        shown = plan_of(chained.streams())
+        with pytest.raises(Killed):
+            self.half_way(chained, monkeypatch, before="silver")
+        now = chained.content()
+        others: list[dict[str, Any]] = [
+            {"batch": 2},
+            {"begins_with": ["silver"]},
+            {"exact_replay": False},
+            {"batches": {**shown.batches, "gold": 3}},
+            {"fingerprint": "0badc0de"},
+        ]
+        for asked in others:
+            with pytest.raises(SealedError, match=r"a rewind \(to-batch 4\) that was not ended") as refused:
+                carry_out(chained.streams(), **asked)
+            assert f"airflow-ckpt chain rewind {shown.arguments} --to-batch=4 --from bronze --apply`" in str(
+                refused.value.hint
+            )
+        assert chained.content() == now
+        carry_out(chained.streams(), begins_with=["bronze"], batches=shown.batches, fingerprint=shown.plan_fingerprint)
+        assert [chained.content()[name] for name in IDS] == [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4]] * 3
+
     def test_somebody_writes_into_one_after_the_check(self, chained: Chained, monkeypatch: pytest.MonkeyPatch) -> None:
         """All stay sealed. Resumed it is refused again; the undo takes gold back, and what was written stays."""
         before = chained.content()
@@ -599,7 +622,7 @@ class TestStoppedAnywhere:
         """Killed between two seals that it lifts: the same command lifts the others, and changes nothing."""
         from airflow_ckpt_provider.recovery.chains import together
 
-        def stop(streams: Sequence[ChainStream], _: str) -> None:
+        def stop(streams: Sequence[ChainStream], *_: object) -> None:
             if streams:
                 raise Killed("seals")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,14 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
+from airflow_ckpt_provider.change import fence
+from airflow_ckpt_provider.change.fence import Fence, fenced
+from airflow_ckpt_provider.change.sealing import put_seal
+from airflow_ckpt_provider.errors import CkptError, LeaseLostError, RefusedError, StorageError
+from airflow_ckpt_provider.recovery.chains import together
+from airflow_ckpt_provider.recovery.chains.sealed import find_begun, lift_all, part_ids
+from airflow_ckpt_provider.recovery.chains.stream import ChainStream
+from airflow_ckpt_provider.recovery.chains.together import keeper
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.support.chain_changes import batches_of, carry_out, is_sealed, plan_of, take_back
@@ -18,7 +27,7 @@ from tests.support.chained_streams import IDS, NEWEST, Chained, end_of, reader
 from tests.support.checkpoints import compact, plant
 from tests.support.delta_batches import append
 from tests.support.iceberg_tables import Table
-from tests.support.watched_stores import Killed
+from tests.support.watched_stores import Killed, Life, watched
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +117,131 @@ def test_chains_of_one_repository(template: Path, tmp_path: Path) -> None:
     assert not any(is_sealed(one, name) for name in IDS)
     assert take_back(both[0]).plan_id == first.plan_id
     assert other.content() == now[1]
+
+
+class Suspended:
+    """An attempt at a chain that is suspended before one of its requests, while others act; then it wakes.
+
+    :param patch: notes its fence.
+    :param at: the request: the operation, and what its path contains.
+    :param meanwhile: what others do.
+    """
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, at: tuple[str, str], meanwhile: Callable[[], object], *, lost: bool = True
+    ) -> None:
+        self.at, self.meanwhile, self.lost = at, meanwhile, lost
+        self.fences: list[Fence] = []
+        real = together.alone
+
+        @contextmanager
+        def noted(*streams: Any, **how: Any) -> Iterator[Fence]:
+            with real(*streams, **how) as found:
+                self.fences.append(found)
+                yield found
+
+        patch.setattr(together, "alone", noted)
+
+    def before(self, operation: str, path: str) -> None:
+        if operation != self.at[0] or self.at[1] not in path:
+            return
+        self.at = ("", "")
+        fence._ACTIVE.discard(self.fences[0].attempt.nonce)  # to others, its process is gone
+        self.meanwhile()
+        if self.lost:
+            self.fences[0]._term.lose("it was suspended")
+
+
+def half_undone(streams: Sequence[ChainStream]) -> None:
+    """An undo that is killed among the files of silver."""
+    life = Life(6)
+
+    def die(operation: str, path: str) -> None:
+        if operation in ("create", "delete_listed", "replace_listed") and "/checkpoints/silver/" in path:
+            life.before(operation, path)
+
+    watching = [replace(stream, checkpoint=watched(stream.checkpoint, die)[0]) for stream in streams]
+    with pytest.raises(Killed):
+        take_back(watching)
+
+
+def test_the_seal_of_an_undo_is_not_that_of_the_chain(chained: Chained, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt wakes while it lifts the seals. The same command has lifted them, and an undo was killed half-way."""
+
+    def meanwhile() -> None:
+        carry_out(chained.streams())
+        assert not any(is_sealed(chained, name) for name in IDS)
+        half_undone(chained.streams())
+
+    late = Suspended(monkeypatch, ("remove_empty_directories", "/checkpoints/bronze"), meanwhile)
+    with pytest.raises(LeaseLostError):
+        carry_out(chained.streams(before=late.before))
+    assert is_sealed(chained, "silver")
+    take_back(chained.streams())
+    assert not any(is_sealed(chained, name) for name in IDS)
+
+
+def test_an_undo_that_does_not_name_the_first_stream(
+    chained: Chained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bronze was not changed. The fence of that undo is another one, and its seal stays all the same."""
+    held = Repository.open_or_create(open_location(str(tmp_path / "held"))).location
+
+    def streams(*names: str, **options: Any) -> list[ChainStream]:
+        return [replace(stream, repository=held) for stream in chained.streams(*names, **options)]
+
+    late = Suspended(
+        monkeypatch,
+        ("remove_empty_directories", "/checkpoints/bronze"),
+        lambda: half_undone(streams("silver", "gold")),
+        lost=False,
+    )
+    carry_out(streams(before=late.before), begins_with=["silver"])
+    assert is_sealed(chained, "silver")
+    take_back(streams("silver", "gold"))
+    assert not any(is_sealed(chained, name) for name in IDS)
+
+
+@pytest.mark.parametrize("below", ["", "-undo"])
+def test_seals_of_one_that_was_killed_while_it_put_one_higher(chained: Chained, below: str) -> None:
+    """Both are lifted, the lower one first: an undo that was refused may have given the seal back above its own."""
+    lifted: list[str] = []
+
+    def note(operation: str, path: str) -> None:
+        if operation == "delete_listed":
+            lifted.append(path.rpartition("/checkpoints/")[2])
+
+    bronze, _, gold = streams = chained.streams(before=note)
+    put_seal(bronze.checkpoint, 7, plan_id=f"ca11-s1{below}", reason="", made_by="")
+    put_seal(bronze.checkpoint, 8, plan_id="ca11-s1", reason="", made_by="")
+    put_seal(gold.checkpoint, 7, plan_id="ca11-s2-undo", reason="", made_by="")
+    with fenced(keeper(streams), bronze.checkpoint, plan_id="ca11", what="", made_by="") as held:
+        lift_all(streams, part_ids("ca11", streams), held)
+        assert lifted == ["bronze/offsets/7", "bronze/offsets/8"]
+        lift_all(streams, part_ids("ca11", streams), held, undo=True)
+        assert lifted[2:] == ["gold/offsets/7"]
+
+
+def test_the_plan_of_a_later_attempt_stays(chained: Chained, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt wakes before it keeps its plan. Another one has found its seals, and has begun to go elsewhere."""
+
+    def die(operation: str, path: str) -> None:
+        if operation == "delete_listed" and "/checkpoints/silver/" in path:
+            raise Killed(path)
+
+    def meanwhile() -> None:
+        with pytest.raises(Killed):
+            carry_out(chained.streams(before=die), 2)
+
+    late = Suspended(monkeypatch, ("create", ".rewinds/plans/"), meanwhile)
+    with pytest.raises(LeaseLostError):
+        carry_out(chained.streams(before=late.before), 4)
+    begun = find_begun(chained.streams())
+    assert begun is not None
+    assert begun.plan is not None
+    assert begun.plan.title == "rewind (to-batch 2)"
+    carry_out(chained.streams(), 2)
+    assert chained.content()["silver"] == [0, 0, 1, 1, 2, 2]
 
 
 def test_a_reader_that_has_passed_a_rollback(chained: Chained) -> None:

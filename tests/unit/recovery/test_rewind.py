@@ -33,7 +33,7 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
-from tests.support.backups import stream
+from tests.support.backups import back_up, stream
 from tests.support.checkpoints import QUERY_ID, ROCKSDB, batch_metadata, contents, offsets_log, plant
 from tests.support.delta_batches import append, batches_in, delta_table
 from tests.support.file_sinks import file_sink
@@ -89,6 +89,26 @@ class TestTheCheckpoint:
         assert [t.batch_id for t in reachable(Checkpoint.at(orders))] == [0, 1, 2, 3, 4]
         rewind(orders, "to_earliest")
         assert Checkpoint.at(orders).progress().latest_committed == 0
+
+    def test_the_backup_is_a_part_of_what_is_approved(self, place: Location) -> None:
+        """The newest one of the batch expires: an older one has another state with the same log entries."""
+        files, lost = stream(3), "state/0/0/4.changelog"
+        back_up(place, files)
+        newest = back_up(place, {**files, lost: files[lost] + b"corrected"}).manifest
+        (place / "orders").delete(lost)
+
+        def plan() -> RewindPlan:
+            to = Specifier("to_batch", "3")
+            return plan_rewind(Checkpoint.at(place / "orders"), to, repository=place / "backups", guards=())
+
+        shown = plan()
+        assert shown.source_of_state == newest.backup_id
+        assert plan().plan_fingerprint == shown.plan_fingerprint
+        (place / "backups").delete(f"backups/{newest.name}/{newest.backup_id}.json")
+        with pytest.raises(RefusedError, match="the plan that was shown"):
+            plan().check_fingerprint(shown.plan_fingerprint)
+        changed = replace(shown, writes=tuple(replace(entry, sha256="0" * 64) for entry in shown.writes))
+        assert changed.plan_fingerprint != shown.plan_fingerprint
 
     def test_a_backup_is_a_target_too(self, orders: Location) -> None:
         create_backup(Checkpoint.at(orders), repository(orders))

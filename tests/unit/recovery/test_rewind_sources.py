@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
-from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository import Repository, repository_for_change
 from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import RefusedError, SealedError
 from airflow_ckpt_provider.guards.registry import GuardedSource
 from airflow_ckpt_provider.guards.report import Judgement, SourceReport
+from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.recovery.rewind.specifiers import kafka_offsets
+from airflow_ckpt_provider.recovery.status import status_of
 from airflow_ckpt_provider.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
@@ -26,6 +29,8 @@ from tests.support.backups import stream
 from tests.support.checkpoints import commit_log, metadata, offsets_log, plant
 from tests.support.delta_batches import delta_table
 from tests.support.rewinds import NEWEST
+from tests.support.stopped import ACCEPTED, STOPPED
+from tests.support.watched_stores import Killed, watched
 
 
 @pytest.fixture
@@ -51,6 +56,28 @@ def orders(place: Location) -> Location:
 def test_the_newest_batch_that_is_not_beyond_the_offsets(orders: Location, offsets: str, batch: int) -> None:
     plan = plan_rewind(Checkpoint.at(orders), Specifier("from_file", offsets), guards=())
     assert plan.batch_id == batch
+
+
+def test_other_offsets_half_way(orders: Location) -> None:
+    """The batch of the offsets that were given first is not the one that is asked for now."""
+
+    def die(operation: str, path: str) -> None:
+        if operation == "delete_listed":
+            raise Killed(path)
+
+    first, other = (Specifier("from_file", f"orders,0,{offset}\n") for offset in (30, 20))
+    plan = plan_rewind(Checkpoint.at(orders), first, guards=())
+    held = repository_for_change(None, orders)
+    with pytest.raises(Killed):
+        apply_rewind(plan, Checkpoint.at(watched(orders, die)[0]), held, rest=STOPPED, accept=ACCEPTED)
+    with pytest.raises(SealedError, match="that was not ended"):
+        plan_rewind(Checkpoint.at(orders), other, guards=())
+    assert plan_rewind(Checkpoint.at(orders), first, guards=()) == replace(plan, continued=True)
+    status = status_of(Checkpoint.at(orders), held)
+    assert status.commands[0] == f"airflow-ckpt rewind {orders} --from-file=OFFSETS.csv --apply"
+    stored = plan.document()
+    held.keep_plan(plan.plan_id, {**stored, "request": {**stored["request"], "target": "from-file"}})
+    assert plan_rewind(Checkpoint.at(orders), first, guards=()).continued  # begun by version 0.1
 
 
 def test_the_difference_is_listed(orders: Location) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.change.rest import RestRule
+from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import (
     ChangeRunningError,
@@ -283,9 +284,18 @@ class TestHalfWay:
             apply_chain(streams, plan, rest=lambda _: STOPPED)
         assert "airflow-ckpt chain restore" in str(refused.value.hint)
 
-    def test_another_set(self, half_way: Application) -> None:
+    @pytest.mark.parametrize("asked", [{"set_id": "5e7"}, {"replace_there": False}, {"fingerprint": "0badc0de"}])
+    def test_something_else_is_asked(self, half_way: Application, asked: dict[str, Any]) -> None:
         with pytest.raises(SealedError, match="that was not ended"):
-            half_way.restored(set_id="5e7")
+            half_way.restored(**asked)
+
+    def test_the_plan_that_was_approved(self, half_way: Application) -> None:
+        """It is that of all streams, and only one of them is left."""
+        mark = inspect_target(half_way.root / "orders").seal
+        approved = half_way.repository.kept_plan(mark.plan_id.partition("-")[0]) if mark else None
+        assert approved is not None
+        half_way.restored(fingerprint=approved["fingerprint"])
+        assert half_way.sealed() == []
 
     def test_other_streams(self, half_way: Application) -> None:
         orders, _ = half_way.streams()
