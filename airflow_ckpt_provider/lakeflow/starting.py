@@ -18,10 +18,13 @@ from typing import Any, Protocol
 
 from airflow_ckpt_provider.errors import ActiveUpdateError, RefusedError, UnknownStartError
 from airflow_ckpt_provider.lakeflow.request import StartRequest
+from airflow_ckpt_provider.lakeflow.updates import active_update
 from airflow_ckpt_provider.lakeflow.workspace import Workspace
 
 log = logging.getLogger(__name__)
 
+#: How often what is outdated is prepared again before a start.
+_PREPARATIONS = 3
 #: How an update was found to be ours.
 BY_ANSWER, BY_NOTE, BY_SEARCH = "answer", "note", "search"
 
@@ -39,6 +42,21 @@ class Notes(Protocol):
 
     def clear(self) -> None:
         """Forget it: nothing was started."""
+        ...
+
+
+class Prepared(Protocol):
+    """What has to be as new as the start itself, such as copies of the tables that it empties."""
+
+    def outdated(self) -> bool:
+        """Ask whether something was changed since it was prepared."""
+        ...
+
+    def renew(self) -> None:
+        """Prepare what was found to be outdated.
+
+        :raises RefusedError: it cannot be.
+        """
         ...
 
 
@@ -115,6 +133,7 @@ def start_once(
     notes: Notes,
     *,
     send: Callable[[], str | None] | None = None,
+    prepared: Prepared | None = None,
     retry_policy: RetryPolicy | None = None,
 ) -> Started:
     """Start an update, or find the one that an attempt before has started.
@@ -125,52 +144,110 @@ def start_once(
     :param notes: this step's notes; they must outlive the process for the promise to hold over a crash.
     :param send: sends the start in another way (through a job), and returns the update's id or ``None`` where the update
         has to be searched for.
+    :param prepared: what is prepared, or prepared again, right before each send.
     :param retry_policy: how long a lost answer is looked after.
     :raises ActiveUpdateError: another update is active; nothing was started.
     :raises UnknownStartError: no answer, and no update to be seen; the note is kept, and the next attempt checks again.
     :raises RefusedError: the workspace refused, or it is not known which update is ours.
     """
     retry_policy = retry_policy or RetryPolicy()
-    note = notes.load()
-    if note and note.get("update_id"):
-        return Started(str(note["update_id"]), BY_NOTE)
-    #: A start may be on its way of which nobody knows what became.
-    doubtful = note is not None
-    if note is None:
-        note = note_before(workspace, pipeline_id, request)
-        notes.save(note)
-    elif ours := _search(workspace, pipeline_id, request, note, retry_policy):
-        return _found(notes, note, ours)
+    #: The note of starts that may be on their way, of which nobody knows what became.
+    known = notes.load()
+    if known and known.get("update_id"):
+        return Started(str(known["update_id"]), BY_NOTE)
+    if known and (ours := _search(workspace, pipeline_id, request, known, retry_policy)):
+        return _found(notes, known, ours)
     lost: UnknownStartError | None = None
     for _ in range(retry_policy.sends):
+        before, ours = _ready(workspace, pipeline_id, request, known, prepared, retry_policy)
+        if known and ours:
+            return _found(notes, known, ours)
+        note = known or before
+        notes.save(note)
         try:
             update_id = send() if send else workspace.start_update(pipeline_id, request.body)
         except ActiveUpdateError:
-            if not doubtful:
+            if known is None:
                 notes.clear()
-            elif ours := find_ours(workspace, pipeline_id, request, note):
-                return _found(notes, note, ours)
+            elif ours := find_ours(workspace, pipeline_id, request, known):
+                return _found(notes, known, ours)
             raise
         except UnknownStartError as e:
             log.warning("%s; looking whether it was started", e.message)
             lost = e
         except RefusedError:
-            if not doubtful:
+            if known is None:
                 notes.clear()
             raise
         else:
             if update_id:
                 notes.save({**note, "update_id": update_id})
+                _see_what_ran_before(workspace, pipeline_id, update_id, before, prepared)
                 return Started(update_id, BY_ANSWER)
-        doubtful = True
-        if ours := _search(workspace, pipeline_id, request, note, retry_policy):
-            return _found(notes, note, ours)
+        known = note
+        if ours := _search(workspace, pipeline_id, request, known, retry_policy):
+            started = _found(notes, known, ours)
+            _see_what_ran_before(workspace, pipeline_id, started.update_id, before, prepared)
+            return started
         if lost and lost.retry_after > retry_policy.settle:
             retry_policy.sleep(lost.retry_after - retry_policy.settle)
     raise UnknownStartError(
         f"pipeline {pipeline_id}: UNKNOWN whether an update was started: {lost.message if lost else 'no update appeared'}",
         hint="the next attempt of this task looks for it before it sends anything",
     ) from lost
+
+
+def _ready(
+    workspace: Workspace,
+    pipeline_id: str,
+    request: StartRequest,
+    known: Mapping[str, Any] | None,
+    prepared: Prepared | None,
+    retry_policy: RetryPolicy,
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Prepare what is outdated; return the note for a start that is sent now, or the update that has changed what was prepared.
+
+    :param known: the note of starts of which nobody knows what became; ``None``: there are none.
+    """
+    renewed = 0
+    while True:
+        before = note_before(workspace, pipeline_id, request)
+        if not (prepared and prepared.outdated()):
+            return before, None
+        if renewed == _PREPARATIONS:
+            raise RefusedError(
+                f"pipeline {pipeline_id}: its tables were changed each of the {renewed} times that they were copied",
+                hint="stop what writes to them, and clear this task",
+            )
+        if known and (ours := _search(workspace, pipeline_id, request, known, retry_policy)):
+            return before, ours
+        prepared.renew()
+        renewed += 1
+
+
+def _see_what_ran_before(
+    workspace: Workspace, pipeline_id: str, update_id: str, before: Mapping[str, Any], prepared: Prepared | None
+) -> None:
+    """See that no update ran between the last check and ours; else stop ours, which has only begun.
+
+    :param before: the note for the start.
+    :raises RefusedError: one ran.
+    """
+    between, seen = [], False
+    for update in workspace.iter_updates(pipeline_id) if prepared else ():
+        if update.get("update_id") == before.get("after"):
+            break
+        if seen:
+            between.append(str(update.get("update_id")))
+        seen = seen or update.get("update_id") == update_id
+    if between:
+        if active_update(workspace.ask(pipeline_id)) == update_id:
+            workspace.stop_pipeline(pipeline_id)
+        raise RefusedError(
+            f"pipeline {pipeline_id}: update {between[0]} ran between the copy of the tables and the start of {update_id}, which "
+            "was stopped: what it wrote is in no copy",
+            hint="see in the history of the tables that they were not emptied, and clear this task, which copies them again",
+        )
 
 
 def _search(

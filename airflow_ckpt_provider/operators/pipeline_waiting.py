@@ -212,7 +212,7 @@ class PipelineOperator(BaseOperator):
     def _start(self, context: Context, step: str, request: StartRequest, **how: Any) -> str:
         """Start the update of a step, or find it; return its id.
 
-        :param how: ``on_active_update``; ``send`` and ``retry_policy``, as for ``start_once``.
+        :param how: ``on_active_update``; ``send``, ``prepared`` and ``retry_policy``, as for ``start_once``.
         """
         on_active_update = how.pop("on_active_update", FAIL)
         retry_policy = how.pop("retry_policy", self.start_retry_policy)
