@@ -1,9 +1,13 @@
 """Starting an update at most once, also if the request, its answer or the sender is lost.
 
-A second reset would read the same input again, a second full refresh would empty the table again. So a note is kept before
-the request is sent: the newest update that the workspace then knew. Where an answer was lost (time-out, cut connection,
-503), or the worker died before it could note the id, the updates after that one are looked through for ours before
-anything is sent again. The times compared are all of the workspace's own clock.
+A second reset would read the same input again, a second full refresh would empty the table again. So a note is kept right
+before each request is sent: the newest update that the workspace then knew, and the time. Where an answer was lost
+(time-out, cut connection, 503), or the worker died before it could note the id, the updates after that one are looked
+through for ours before anything is sent again. An answer that proves that nothing was started takes its note back.
+
+The workspace does not repeat all fields of a request: an ordinary update looks like a reset. So for a request with such
+fields only an update that was created around the time of a send is ours; of one that was created at another time nobody
+knows. Workers and workspaces keep their clocks right to a minute.
 
 Not Airflow's ``ResumableJobMixin``: that one notes an id after the fact, and submits again once the job has failed.
 """
@@ -12,11 +16,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from airflow_ckpt_provider.errors import ActiveUpdateError, RefusedError, UnknownStartError
+from airflow_ckpt_provider.errors import ActiveUpdateError, RefusedError, UnknownStartError, WorkspaceForbiddenError
 from airflow_ckpt_provider.lakeflow.request import StartRequest
 from airflow_ckpt_provider.lakeflow.updates import active_update
 from airflow_ckpt_provider.lakeflow.workspace import Workspace
@@ -25,6 +29,9 @@ log = logging.getLogger(__name__)
 
 #: How often what is outdated is prepared again before a start.
 _PREPARATIONS = 3
+#: Seconds after a send in which the workspace creates its update: the longest time-out of a request, and the time in which
+#: it shows. Seconds by which the clocks of worker and workspace may differ.
+_CREATED_WITHIN, _CLOCKS_DIFFER = 190.0, 60.0
 #: How an update was found to be ours.
 BY_ANSWER, BY_NOTE, BY_SEARCH = "answer", "note", "search"
 
@@ -68,12 +75,14 @@ class RetryPolicy:
     :param interval: seconds between two polls.
     :param sends: how often a start is sent when the looks found nothing.
     :param sleep: waits.
+    :param now: the time, in seconds since the epoch.
     """
 
     settle: float = 10.0
     interval: float = 2.0
     sends: int = 3
     sleep: Callable[[float], None] = time.sleep
+    now: Callable[[], float] = time.time
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +113,8 @@ def find_ours(
 ) -> dict[str, Any] | None:
     """Return the update that a request started, if it did.
 
-    :param note: from :func:`note_before`.
-    :raises RefusedError: several updates can be it.
+    :param note: from :func:`note_before`, with the times at which the request was sent.
+    :raises RefusedError: several updates can be it, or nobody knows whether one is it.
     """
     found: list[dict[str, Any]] = []
     for update in workspace.iter_updates(pipeline_id):
@@ -115,15 +124,32 @@ def find_ours(
             break
         if request.may_be(update):
             found.append(update)
-    if len(found) > 1:
-        ids = ", ".join(str(update.get("update_id")) for update in found)
+    strangers: list[dict[str, Any]] = []
+    if named := [update for update in found if request.is_named_by(update)]:
+        found = named
+    elif request.not_repeated and "sent" in note:  # an older version of this package did not note it
+        strangers = [update for update in found if not _sent_then(note["sent"], update)]
+        found = [update for update in found if update not in strangers]
+    if len(found) > 1 or (strangers and not found):
+        ids = ", ".join(str(update.get("update_id")) for update in found or strangers)
+        why = (
+            f"{ids} have the same cause and selections"
+            if found
+            else f"{ids} was not created around the time of the start, and the workspace does not repeat "
+            f"{', '.join(request.not_repeated)}"
+        )
         raise RefusedError(
-            f"pipeline {pipeline_id}: UNKNOWN which update is this run's: {ids} have the same cause and selections, and the "
-            "answer to the start was lost",
+            f"pipeline {pipeline_id}: UNKNOWN which update is this run's: {why}, and the answer to the start was lost",
             hint="see which is it in the pipeline's event log and wait for that one with PipelineUpdateSensor(update_id=…); "
             "clear this task only when none is",
         )
     return found[0] if found else None
+
+
+def _sent_then(sent: Sequence[float], update: Mapping[str, Any]) -> bool:
+    """Whether an update was created so soon after one of these times that it can be the one that was started then."""
+    created = (update.get("creation_time") or 0) / 1000
+    return any(time - _CLOCKS_DIFFER <= created <= time + _CREATED_WITHIN + _CLOCKS_DIFFER for time in sent)
 
 
 def start_once(
@@ -149,6 +175,7 @@ def start_once(
     :raises ActiveUpdateError: another update is active; nothing was started.
     :raises UnknownStartError: no answer, and no update to be seen; the note is kept, and the next attempt checks again.
     :raises RefusedError: the workspace refused, or it is not known which update is ours.
+    :raises WorkspaceForbiddenError: the login or its permissions do not suffice; nothing was started.
     """
     retry_policy = retry_policy or RetryPolicy()
     #: The note of starts that may be on their way, of which nobody knows what became.
@@ -162,22 +189,24 @@ def start_once(
         before, ours = _ready(workspace, pipeline_id, request, known, prepared, retry_policy)
         if known and ours:
             return _found(notes, known, ours)
-        note = known or before
+        note = known or {**before, "sent": []}
+        if "sent" in note:
+            note = {**note, "sent": [*note["sent"], retry_policy.now()]}
         notes.save(note)
         try:
             update_id = send() if send else workspace.start_update(pipeline_id, request.body)
-        except ActiveUpdateError:
-            if known is None:
-                notes.clear()
-            elif ours := find_ours(workspace, pipeline_id, request, known):
-                return _found(notes, known, ours)
-            raise
         except UnknownStartError as e:
             log.warning("%s; looking whether it was started", e.message)
             lost = e
-        except RefusedError:
-            if known is None:
-                notes.clear()
+        except (RefusedError, WorkspaceForbiddenError) as e:
+            # This send has started nothing; of those before nobody knows yet.
+            notes.save(known) if known else notes.clear()
+            if (
+                known
+                and isinstance(e, ActiveUpdateError)
+                and (ours := find_ours(workspace, pipeline_id, request, known))
+            ):
+                return _found(notes, known, ours)
             raise
         else:
             if update_id:

@@ -17,6 +17,7 @@ from airflow_ckpt_provider.advisor.failures import why_it_failed
 from airflow_ckpt_provider.errors import (
     CkptError,
     RefusedError,
+    UnknownStartError,
     WorkspaceError,
 )
 from airflow_ckpt_provider.lakeflow.carrying_out import Run
@@ -375,7 +376,11 @@ class PipelineOperator(BaseOperator):
 
         def send() -> None:
             run_id = self.workspace.run_job_once(body)
-            if problem := self.workspace.job_run_problem(run_id):
+            try:
+                problem = self.workspace.job_run_problem(run_id)
+            except WorkspaceError as e:  # the job was started all the same
+                raise UnknownStartError(e.message, hint=e.hint) from e
+            if problem:
                 raise RefusedError(
                     f"job {job_id}: {problem}", hint="see the run's page; clear this task to run the job again"
                 )
