@@ -9,6 +9,9 @@ The workspace does not repeat all fields of a request: an ordinary update looks 
 fields only an update that was created around the time of a send is ours; of one that was created at another time nobody
 knows. Workers and workspaces keep their clocks right to a minute.
 
+A worker may be suspended at any moment, and wake when a retry has done it all. So a note belongs to an attempt, and is read
+again right before the request; and if a request was sent late all the same, its update is stopped before it has done anything.
+
 Not Airflow's ``ResumableJobMixin``: that one notes an id after the fact, and submits again once the job has failed.
 """
 
@@ -16,14 +19,22 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from airflow_ckpt_provider.errors import ActiveUpdateError, RefusedError, UnknownStartError, WorkspaceForbiddenError
+from airflow_ckpt_provider.errors import (
+    ActiveUpdateError,
+    ChangeRunningError,
+    RefusedError,
+    UnknownStartError,
+    WorkspaceForbiddenError,
+)
 from airflow_ckpt_provider.lakeflow.request import StartRequest
 from airflow_ckpt_provider.lakeflow.updates import active_update
 from airflow_ckpt_provider.lakeflow.workspace import Workspace
+from airflow_ckpt_provider.storage.clocks import Clocks
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +43,8 @@ _PREPARATIONS = 3
 #: Seconds after a send in which the workspace creates its update: the longest time-out of a request, and the time in which
 #: it shows. Seconds by which the clocks of worker and workspace may differ.
 _CREATED_WITHIN, _CLOCKS_DIFFER = 190.0, 60.0
+#: Seconds between the checks and the request, after which the checks are repeated.
+_FRESH_FOR = 10.0
 #: How an update was found to be ours.
 BY_ANSWER, BY_NOTE, BY_SEARCH = "answer", "note", "search"
 
@@ -40,7 +53,7 @@ class Notes(Protocol):
     """Where a note outlives the process."""
 
     def load(self) -> dict[str, Any] | None:
-        """The note, where there is one."""
+        """The note as it is now, where there is one: another attempt may have written it."""
         ...
 
     def save(self, note: dict[str, Any]) -> None:
@@ -173,6 +186,7 @@ def start_once(
     :param prepared: what is prepared, or prepared again, right before each send.
     :param retry_policy: how long a lost answer is looked after.
     :raises ActiveUpdateError: another update is active; nothing was started.
+    :raises ChangeRunningError: another attempt took over; nothing was started.
     :raises UnknownStartError: no answer, and no update to be seen; the note is kept, and the next attempt checks again.
     :raises RefusedError: the workspace refused, or it is not known which update is ours.
     :raises WorkspaceForbiddenError: the login or its permissions do not suffice; nothing was started.
@@ -184,15 +198,25 @@ def start_once(
         return Started(str(known["update_id"]), BY_NOTE)
     if known and (ours := _search(workspace, pipeline_id, request, known, retry_policy)):
         return _found(notes, known, ours)
-    lost: UnknownStartError | None = None
+    attempt, lost = uuid.uuid4().hex, None
     for _ in range(retry_policy.sends):
+        since = Clocks()
         before, ours = _ready(workspace, pipeline_id, request, known, prepared, retry_policy)
         if known and ours:
             return _found(notes, known, ours)
-        note = known or {**before, "sent": []}
+        if prepared:  # which takes its time; what ran meanwhile is seen after the answer
+            since = Clocks()
+        _see_note(notes, known, pipeline_id)
+        note = {**(known or {**before, "sent": []}), "attempt": attempt}
         if "sent" in note:
-            note = {**note, "sent": [*note["sent"], retry_policy.now()]}
+            note["sent"] = [*note["sent"], retry_policy.now()]
         notes.save(note)
+        _see_note(notes, note, pipeline_id)
+        if since.elapsed > _FRESH_FOR:
+            known = note
+            if ours := find_ours(workspace, pipeline_id, request, known):
+                return _found(notes, known, ours)
+            continue
         try:
             update_id = send() if send else workspace.start_update(pipeline_id, request.body)
         except UnknownStartError as e:
@@ -200,7 +224,8 @@ def start_once(
             lost = e
         except (RefusedError, WorkspaceForbiddenError) as e:
             # This send has started nothing; of those before nobody knows yet.
-            notes.save(known) if known else notes.clear()
+            if notes.load() == note:
+                notes.save(known) if known else notes.clear()
             if (
                 known
                 and isinstance(e, ActiveUpdateError)
@@ -210,13 +235,16 @@ def start_once(
             raise
         else:
             if update_id:
-                notes.save({**note, "update_id": update_id})
-                _see_what_ran_before(workspace, pipeline_id, update_id, before, prepared)
+                if mine := notes.load() == note:
+                    notes.save({**note, "update_id": update_id})
+                if prepared or not mine or since.elapsed > _FRESH_FOR:
+                    _see_what_ran_before(workspace, pipeline_id, request, update_id, before, prepared)
                 return Started(update_id, BY_ANSWER)
         known = note
         if ours := _search(workspace, pipeline_id, request, known, retry_policy):
             started = _found(notes, known, ours)
-            _see_what_ran_before(workspace, pipeline_id, started.update_id, before, prepared)
+            if prepared:
+                _see_what_ran_before(workspace, pipeline_id, request, started.update_id, before, prepared)
             return started
         if lost and lost.retry_after > retry_policy.settle:
             retry_policy.sleep(lost.retry_after - retry_policy.settle)
@@ -254,28 +282,52 @@ def _ready(
         renewed += 1
 
 
+def _see_note(notes: Notes, note: dict[str, Any] | None, pipeline_id: str) -> None:
+    """See that the note is the one that this attempt knows.
+
+    :raises ChangeRunningError: another attempt has written it.
+    """
+    if notes.load() != note:
+        raise ChangeRunningError(
+            f"pipeline {pipeline_id}: another attempt of this run took over; this one starts nothing",
+            hint="see what that attempt does; a retry follows its update",
+        )
+
+
 def _see_what_ran_before(
-    workspace: Workspace, pipeline_id: str, update_id: str, before: Mapping[str, Any], prepared: Prepared | None
+    workspace: Workspace,
+    pipeline_id: str,
+    request: StartRequest,
+    update_id: str,
+    before: Mapping[str, Any],
+    prepared: Prepared | None,
 ) -> None:
-    """See that no update ran between the last check and ours; else stop ours, which has only begun.
+    """See that nothing ran between the last check and our update that makes it wrong; else stop ours, which has only begun.
 
     :param before: the note for the start.
-    :raises RefusedError: one ran.
+    :param prepared: whatever ran makes it outdated; ``None``: only an update that another attempt may have started counts.
+    :raises RefusedError: something ran.
     """
     between, seen = [], False
-    for update in workspace.iter_updates(pipeline_id) if prepared else ():
+    for update in workspace.iter_updates(pipeline_id):
         if update.get("update_id") == before.get("after"):
             break
-        if seen:
+        if seen and (prepared or request.may_be(update)):
             between.append(str(update.get("update_id")))
         seen = seen or update.get("update_id") == update_id
     if between:
         if active_update(workspace.ask(pipeline_id)) == update_id:
             workspace.stop_pipeline(pipeline_id)
+        ran = f"pipeline {pipeline_id}: update {between[0]} ran between the last check and the start of {update_id}"
+        if prepared:
+            raise RefusedError(
+                f"{ran}, which was stopped: what it wrote is in no copy",
+                hint="see in the history of the tables that they were not emptied, and clear this task, which copies them "
+                "again",
+            )
         raise RefusedError(
-            f"pipeline {pipeline_id}: update {between[0]} ran between the copy of the tables and the start of {update_id}, which "
-            "was stopped: what it wrote is in no copy",
-            hint="see in the history of the tables that they were not emptied, and clear this task, which copies them again",
+            f"{ran}, which was stopped: another attempt of this run may have started it",
+            hint="see in the pipeline's event log what both have done",
         )
 
 

@@ -15,8 +15,10 @@ from airflow_ckpt_provider.errors import (
     UnknownStartError,
     WorkspaceForbiddenError,
 )
+from airflow_ckpt_provider.lakeflow import starting
 from airflow_ckpt_provider.lakeflow.request import StartRequest
 from airflow_ckpt_provider.lakeflow.starting import BY_ANSWER, BY_NOTE, BY_SEARCH, RetryPolicy, start_once
+from airflow_ckpt_provider.storage.clocks import Clocks
 
 REQUEST = StartRequest.of({"reset_checkpoint_selection": ["f"], "refresh_selection": ["t"]})
 PATIENCE = RetryPolicy(settle=2, interval=1, sends=3, sleep=lambda _: None, now=lambda: 1.0)
@@ -55,7 +57,7 @@ class Workspace:
     def __init__(self, *fates: str, updates: int = 1) -> None:
         self.fates = list(fates)
         self.updates: list[dict[str, Any]] = []
-        self.sent = 0
+        self.sent, self.time = 0, 1.0
         for _ in range(updates):
             self.add({"refresh_selection": ["t"]})
 
@@ -90,7 +92,7 @@ class Workspace:
             raise Dead
         if fate == LOST:
             raise UnknownStartError("lost")
-        update_id = self.add(body)
+        update_id = self.add(body, created=self.time)
         if fate == LOST_BUT_DONE:
             raise UnknownStartError("lost")
         if fate == DIES_AFTER:
@@ -102,7 +104,8 @@ class Workspace:
         return sum("reset_checkpoint_selection" in update["body"] for update in self.updates)
 
 
-def start(workspace: Workspace, memory: Memory, request: StartRequest = REQUEST) -> Any:
+def start(workspace: Workspace, memory: Memory, request: StartRequest = REQUEST, *, late: float = 0.0) -> Any:
+    workspace.time = 1.0 + late
     return start_once(workspace, "p", request, memory, retry_policy=PATIENCE)  # type: ignore[arg-type]
 
 
@@ -177,6 +180,23 @@ def test_an_ordinary_update_of_another_time_is_not_taken_for_ours() -> None:
     ):
         start(workspace, memory)
     assert workspace.resets == 0
+
+
+def test_an_attempt_that_was_suspended_before_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no note that another attempt could have written: the time that has passed has it search again."""
+    workspace, memory = Workspace(), Memory()
+
+    class Suspended(Clocks):
+        @property
+        def elapsed(self) -> float:
+            monkeypatch.undo()
+            start(workspace, Memory(), late=3600)
+            return 3600.0
+
+    monkeypatch.setattr(starting, "Clocks", Suspended)
+    with pytest.raises(RefusedError, match="UNKNOWN which update is this run's: u1 was not created around the time"):
+        start(workspace, memory)
+    assert workspace.sent == workspace.resets == 1
 
 
 @pytest.mark.parametrize("more", [{"parameters": {"run": "a"}}, {"full_refresh_selection": ["t"]}], ids=repr)
