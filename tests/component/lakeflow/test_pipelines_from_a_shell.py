@@ -543,3 +543,26 @@ class TestAStartThatWasNeverSent:
         assert again.code == 1
         assert "UNKNOWN which update is this run's" in again.document["error"]["message"]
         assert "give --forget" in again.document["error"]["hint"]
+
+
+@pytest.mark.parametrize("edit", [{"catalog": "prod"}, {"libraries": [{"file": {"path": "/other.py"}}]}], ids=repr)
+@pytest.mark.parametrize("verb", ["reset", "refresh", "rewind"])
+def test_an_approval_does_not_hold_for_an_edited_pipeline(
+    workspace: FakeWorkspace, shell: Path, edit: dict[str, Any], verb: str
+) -> None:
+    pipeline = samples.customers(workspace)
+    more: dict[str, tuple[object, ...]] = {
+        "reset": ("--flow", FLOW),
+        "refresh": ("--empty", "customers"),
+        "rewind": ("--to", "2026-08-20T05:00:00Z"),
+    }
+    argv = (verb, "customers", *more[verb], "--json")
+    shown = pipelines(*argv).document["fingerprint"]
+    spec = {**pipeline.spec, "parameters": pipeline.parameters}
+    pipeline.edit({**spec, "configuration": {"theirs": "1"}})
+    assert pipelines(*argv).document["fingerprint"] == shown
+    pipeline.edit({**spec, **edit})
+    verdict = pipelines(*argv).document["verdict"]
+    refused = pipelines(*argv, "--accept", verdict, "--fingerprint", shown, "--apply")
+    assert "is not the one that would be carried out now" in refused.document["error"]["message"]
+    assert len(pipeline.updates) == 1
