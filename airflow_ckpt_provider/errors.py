@@ -139,7 +139,7 @@ class BackupRunningError(RefusedError):
 
 
 class ChangeRunningError(RefusedError):
-    """Another attempt is changing the same checkpoint; it passes by itself, so a retry may succeed."""
+    """Another attempt is changing the same checkpoint or pipeline; it passes by itself, so a retry may succeed."""
 
 
 class DamagedBackupError(RefusedError):

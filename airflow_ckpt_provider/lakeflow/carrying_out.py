@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from airflow_ckpt_provider.errors import CkptError, RefusedError
+from airflow_ckpt_provider.errors import CkptError, RefusedError, WorkspaceForbiddenError
 from airflow_ckpt_provider.lakeflow.request import StartRequest
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED
 
@@ -84,7 +84,7 @@ def carry_out_reset(
         run.follow("reset", update_id, wait_for, flows=tuple(flows), flows_run_for=flows_run_for)
     except run.failure as e:
         raise run.failure(f"{e}{put_back_after_failure(keys)}") from e
-    except RefusedError:
+    except (RefusedError, WorkspaceForbiddenError):
         # Where a note is left, an update may run that nobody has found yet: it needs its configuration.
         if not run.note("reset"):
             put_back_after_failure(keys)

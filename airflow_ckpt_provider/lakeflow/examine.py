@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.errors import NoSuchPipelineError, RefusedError
+from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.json_text import load_rendered
 from airflow_ckpt_provider.lakeflow.flows import KnownFlows, forbids_reset, known_flows, qualified
 from airflow_ckpt_provider.lakeflow.updates import (
@@ -47,6 +48,11 @@ class Examined:
     def spec(self) -> Mapping[str, Any]:
         """Its specification."""
         return spec_of(self.pipeline)
+
+    @property
+    def specification(self) -> str:
+        """The same for the same specification, but for its configuration: a reset changes that itself, and plans judge it."""
+        return fingerprint_of({key: value for key, value in self.spec.items() if key != "configuration"})
 
     @property
     def configuration(self) -> Mapping[str, str]:

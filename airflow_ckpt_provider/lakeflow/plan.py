@@ -29,6 +29,8 @@ class PipelinePlan:
     :param rows: facts for people: name and value.
     :param facts: the same for programs.
     :param dry_run: the update only validates the code.
+    :param emptied: full names of the tables that are emptied, as far as they are known.
+    :param specification: the same for the same specification of the pipeline, see ``Examined.specification``.
     """
 
     kind: str
@@ -41,6 +43,8 @@ class PipelinePlan:
     rows: tuple[tuple[str, str], ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     dry_run: bool = False
+    emptied: tuple[str, ...] = ()
+    specification: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -54,9 +58,11 @@ class PipelinePlan:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with the requests, the verdict or its reasons: what an approval is given for."""
+        """Changes with the requests, the verdict or its reasons, what is emptied, and the pipeline that runs: what an approval
+        is given for.
+        """
         what = [self.kind, self.pipeline_id, self.calls, self.verdict.value, sorted(self.reasons)]
-        return fingerprint_of(what)
+        return fingerprint_of([*what, sorted(self.emptied), self.specification])
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain JSON."""

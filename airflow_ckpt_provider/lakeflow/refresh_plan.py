@@ -195,6 +195,8 @@ def plan_pipeline_refresh(
             "clean_up": clean_up,
         },
         dry_run=request.dry_run,
+        emptied=tuple(table.table for table in tables),
+        specification=examined.specification,
     )
 
 

@@ -31,6 +31,8 @@ FIELDS = (
     "rewind_spec",
     "validate_only",
 )
+#: Fields that the workspace repeats of an update; an update with other fields looks like one without them.
+_REPEATED = frozenset({"cause", "full_refresh", FULL_REFRESH, "parameters", REFRESH, "validate_only"})
 #: Fields of ``pipeline_params`` and ``pipeline_task`` of the Jobs API (databricks-sdk v0.110.0 and later).
 JOB_FIELDS = ("full_refresh", FULL_REFRESH, REFRESH, RESET)
 TASK_FIELDS = (*JOB_FIELDS, "parameters")
@@ -42,10 +44,12 @@ class StartRequest:
 
     :param body: its fields.
     :param expected_cause: the cause that the workspace gives the update.
+    :param run_parameter: name of a parameter whose value no other run has; empty: there is none.
     """
 
     body: Mapping[str, Any]
     expected_cause: str = API_CALL
+    run_parameter: str = ""
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], more: Mapping[str, Any] | None = None, **about: Any) -> StartRequest:
@@ -88,6 +92,16 @@ class StartRequest:
         flags = all(bool(update.get(name)) == bool(self.body.get(name)) for name in ("full_refresh", "validate_only"))
         lists = all(_set(update.get(name)) == _set(self.body.get(name)) for name in (REFRESH, FULL_REFRESH))
         return flags and lists and self._has_parameters(update.get("parameters"))
+
+    @property
+    def not_repeated(self) -> tuple[str, ...]:
+        """Fields of the body that the workspace does not repeat."""
+        return tuple(sorted(set(self.body) - _REPEATED))
+
+    def is_named_by(self, update: Mapping[str, Any]) -> bool:
+        """Whether the workspace repeats the parameter that only this run has."""
+        told, name = update.get("parameters"), self.run_parameter
+        return bool(name) and isinstance(told, Mapping) and told.get(name) == self.body["parameters"][name]
 
     def _has_parameters(self, told: Any) -> bool:
         """Whether the update has our parameters; those that the pipeline itself brings do not matter."""

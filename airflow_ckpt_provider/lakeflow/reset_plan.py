@@ -166,6 +166,8 @@ def plan_pipeline_reset(
             "emptied": list(emptied),
         },
         dry_run=request.dry_run,
+        emptied=emptied,
+        specification=examined.specification,
     )
 
 

@@ -144,24 +144,28 @@ def plan_pipeline_rewind(
     if replay is not None:
         steps.append("start an update of its own, which reads the input since then again")
         calls.append(("POST", path, replay.body))
+    emptied = wiped_tables(examined, replay) if replay and replay.empties else ()
     return PipelinePlan(
         kind="pipeline-rewind",
         pipeline_id=examined.pipeline_id,
         pipeline_name=examined.name,
         calls=tuple(calls),
         steps=tuple(steps),
-        judgements=(*_preconditions(workspace, examined, to, now), *_of_replay(workspace, examined, replay)),
+        judgements=(*_preconditions(workspace, examined, to, now), *_of_replay(workspace, examined, replay, emptied)),
         warnings=tuple(warnings),
         rows=(*examined.rows(), ("to", f"{time} ({format_duration(now - to)} ago)"), ("datasets", which)),
         facts={"rewind_timestamp": time, "datasets": datasets, "replay": replay is not None},
+        emptied=emptied,
+        specification=examined.specification,
     )
 
 
-def _of_replay(workspace: Workspace, examined: Examined, replay: StartRequest | None) -> list[Judgement]:
+def _of_replay(
+    workspace: Workspace, examined: Examined, replay: StartRequest | None, emptied: Sequence[str]
+) -> list[Judgement]:
     """What the update after the rewind empties or resets, by fields that were passed through."""
     if replay is None:
         return []
-    emptied = wiped_tables(examined, replay) if replay.empties else ()
     return [
         *judge_refresh(workspace, examined, replay, emptied),
         *judge_reset_besides(replay),

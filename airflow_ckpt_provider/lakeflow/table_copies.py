@@ -1,13 +1,14 @@
 """The steps around a full refresh: copy the tables before, bring back what only the copies have, count, tidy up.
 
-Every step notes what it found, so that a second attempt does nothing twice: above all no second copy of a table that is
-empty by now.
+Every step notes what it found, so that a second attempt does nothing twice. A copy is made, and compared with the table's
+newest version, only right before a start is sent, when it is known that no earlier one has emptied the table.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -23,6 +24,10 @@ Rows = list[list[str | None]]
 class Sql(Protocol):
     """Statements on a warehouse, each carried out once as far as that can be; what came of them outlives the process."""
 
+    def ask(self, statement: str) -> Rows:
+        """Run a statement that reads, and wait for it here: its answer is of now, and is not kept."""
+        ...
+
     def run(self, name: str, statement: str) -> Rows:
         """Run a statement that may be run again; one of that name that has ended is not."""
         ...
@@ -37,42 +42,72 @@ class Sql(Protocol):
 
 
 class TableCopies:
-    """Copies of the tables that a full refresh empties.
+    """Copies of the tables that a full refresh empties; one of :class:`~airflow_ckpt_provider.lakeflow.starting.Prepared`.
 
     :param sql: the warehouse.
+    :param tables: the tables; those without a copy are left out.
     :param facts: what was found of each table, by its name; plain JSON that outlives the process.
     :param keep: writes the facts down.
+    :param blank: an attempt before may have left a copy of which nothing here knows, so that nobody knows its version.
     """
 
-    def __init__(self, sql: Sql, facts: dict[str, Any], keep: Callable[[], None]) -> None:
-        self._sql, self._facts, self._keep = sql, facts, keep
+    def __init__(
+        self,
+        sql: Sql,
+        tables: Sequence[TableRecovery],
+        facts: dict[str, Any],
+        keep: Callable[[], None],
+        *,
+        blank: bool = False,
+    ) -> None:
+        self._sql, self._facts, self._keep, self._blank = sql, facts, keep, blank
+        self._planned = [table for table in tables if table.backup]
+        self._newest: dict[str, int] = {}
 
-    def copy(self, table: TableRecovery, *, emptied: bool, blank: bool) -> None:
-        """Copy a table, and record its version and the copy's rows.
+    @property
+    def tables(self) -> list[TableRecovery]:
+        """The tables, each with the name of its newest copy."""
+        return [replace(table, backup=self._of(table).get("backup", table.backup)) for table in self._planned]
 
-        :param emptied: the refresh was started: what was not recorded before is not to be known any more.
-        :param blank: an attempt before may have left a copy of which nothing here knows; the newest version is none to
-            go by then.
-        :raises RefusedError: the table was changed while it was copied.
+    def outdated(self) -> bool:
+        """Ask for the newest version of each table; return whether one of them has no whole copy of it."""
+        for table in self._planned:
+            # Where a copy is still to be made, its version is compared again after it, so this wait may be handed over.
+            first = "version" not in self._of(table)
+            asked = table.newest_version
+            rows = self._sql.run(f"version {table.backup}", asked) if first else self._sql.ask(asked)
+            self._newest[table.table] = number(rows)
+        whole = {table.table for table in self._planned if "rows" in self._of(table)}
+        return any(name not in whole or self._facts[name]["version"] != newest for name, newest in self._newest.items())
+
+    def renew(self) -> None:
+        """Copy each table of which :meth:`outdated` found a newer version, under a new name if it has a copy already.
+
+        :raises RefusedError: a table was changed while it was copied.
         """
-        facts = self._of(table)
-        if "rows" in facts or emptied:
-            return
-        if "version" not in facts and not blank:
-            facts["version"] = number(self._sql.run(f"version {table.table}", table.newest_version))
-        self._sql.run(f"copy {table.table}", table.copy)
-        if "version" in facts:
-            version = number(self._sql.run(f"version after {table.table}", table.newest_version))
-            if version != facts["version"]:
-                raise RefusedError(
-                    f"{table.table} was changed while it was copied: version {facts['version']} before, {version} after",
-                    hint=f"stop what writes to it, drop {table.backup}, and clear this task",
-                )
+        for table in self.tables:
+            facts, newest = self._of(table), self._newest[table.table]
+            if facts.get("version") != newest:
+                if "version" in facts or self._blank:
+                    facts.setdefault("former", []).append(table.backup)
+                    table = table.renewed(newest)
+                facts |= {"version": newest, "backup": table.backup}
+                facts.pop("rows", None)
+            if "rows" not in facts:
+                self._copy(table, facts)
+
+    def _copy(self, table: TableRecovery, facts: dict[str, Any]) -> None:
+        self._keep()
+        self._sql.run(f"copy {table.backup}", table.copy)
+        version = number(self._sql.ask(table.newest_version))
+        if version != facts["version"]:
+            raise RefusedError(
+                f"{table.table} was changed while it was copied: version {facts['version']} before, {version} after",
+                hint=f"stop what writes to it, drop {table.backup}, and clear this task",
+            )
         facts["rows"] = number(self._sql.run(f"rows {table.backup}", table.count(table.backup)))
         self._keep()
-        log.info(
-            "%s: copied %s rows of version %s to %s", table.table, facts["rows"], facts.get("version"), table.backup
-        )
+        log.info("%s: copied %s rows of version %s to %s", table.table, facts["rows"], version, table.backup)
 
     def bring_back(self, table: TableRecovery, *, settle: Callable[[], None]) -> None:
         """Bring back what the table lacks of its copy, and count; nothing where the pipeline itself does it.
@@ -83,6 +118,8 @@ class TableCopies:
         facts = self._of(table)
         if not table.backfill or table.backfill == APPEND_ONCE or "verified" in facts:
             return
+        if "rows" not in facts:
+            facts["rows"] = number(self._sql.run(f"rows {table.backup}", table.count(table.backup)))
         before = number(self._sql.run(f"before {table.table}", table.count(table.table)))
         lacking = number(self._sql.run(f"lacking {table.table}", table.missing))
         if lacking:
@@ -95,7 +132,7 @@ class TableCopies:
             doubled = max(0, after - before - lacking)
         facts["verified"] = {
             "table": table.table,
-            "backup_rows": facts.get("rows"),
+            "backup_rows": facts["rows"],
             "rows_after_refresh": before,
             "brought_back": after - before,
             "rows": after,
@@ -106,7 +143,7 @@ class TableCopies:
         self._keep()
         log.info("%s: %s", table.table, facts["verified"])
 
-    def drop(self, tables: Sequence[TableRecovery], clean_up: str, *, now: datetime) -> list[str]:
+    def drop(self, clean_up: str, *, now: datetime) -> list[str]:
         """Drop copies that are not wanted any more, once the counts agree; return their names.
 
         :param clean_up: ``keep``, ``drop_when_verified``, or a number of days.
@@ -114,15 +151,16 @@ class TableCopies:
         if clean_up == KEEP:
             return []
         dropped = []
-        for table in (table for table in tables if "verified" in self._of(table)):
-            for old in [table] if clean_up == DROP else self._older(table, now - timedelta(days=int(clean_up))):
+        for table in (table for table in self.tables if "verified" in self._of(table)):
+            ours = [replace(table, backup=name) for name in (*self._of(table).get("former", ()), table.backup)]
+            for old in ours if clean_up == DROP else self._older(table, now - timedelta(days=int(clean_up))):
                 self._sql.run(f"drop {old.backup}", old.drop)
                 dropped.append(old.backup)
         return dropped
 
-    def to_json(self, tables: Sequence[TableRecovery]) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """What was found, as plain JSON: ``backups``, ``backfill``, ``verification``."""
-        copied = [table for table in tables if table.backup]
+        copied = self.tables
         known = {table.table: self._of(table) for table in copied}
         return {
             "backups": [

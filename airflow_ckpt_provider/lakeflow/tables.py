@@ -7,10 +7,11 @@ keys inserts what is missing, counts read.
 # ruff: noqa: S608  # names are quoted; predicates are the user's own SQL
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_ckpt_provider.errors import RefusedError
 
@@ -64,6 +65,15 @@ class TableRecovery:
                 f"table {self.table} has keys: INSERT would put older versions of the same rows beside the newer ones",
                 hint="give backfill='merge', or leave keys out where rows are compared as a whole",
             )
+
+    def renewed(self, version: int) -> TableRecovery:
+        """The same with a copy of another name: the table was written after the first copy was made.
+
+        :param version: the table's newest; the same name for the same version.
+        """
+        found = _BACKUP.search(self.backup)
+        token = hashlib.sha256(f"{self.backup}/{version}".encode()).hexdigest()[:8]
+        return replace(self, backup=backup_name(self.table, found[1] if found else "00000000", token))
 
     @property
     def newest_version(self) -> str:

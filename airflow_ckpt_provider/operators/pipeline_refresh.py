@@ -156,16 +156,14 @@ class PipelineRefreshOperator(PipelineChangeOperator):
                 return self._found(tables)
             kept["tables"] = [[t.table, t.backup, list(t.keys), t.where, t.backfill, t.by] for t in tables]
         tables = [TableRecovery(t, b, tuple(k), *more) for t, b, k, *more in kept["tables"]]
-        copied = [table for table in tables if table.backup]
         self._make_room("refresh", room)
-        copies = self._copies()
-        begun = bool((self._kept.step("refresh").get("note") or {}).get("update_id"))
-        for table in copied:
-            copies.copy(table, emptied=begun, blank=self._kept.blank_retry)
+        copies = self._copies(tables)
         how = self._through_job(context, job_id, request) if job_id else {}
+        if copies.tables:
+            how["prepared"] = copies
         update_id = self._start(context, "refresh", request, on_active_update=room, **how)
         self._follow(context, "refresh", update_id, wait_for)
-        for table in copied:
+        for table in copies.tables:
             copies.bring_back(table, settle=lambda: self.start_retry_policy.sleep(self.start_retry_policy.settle))
         result = self._found(tables)
         wrong = [v for v in result["verification"] if not v["ok"]]
@@ -174,19 +172,20 @@ class PipelineRefreshOperator(PipelineChangeOperator):
                 context["ti"].xcom_push(key="return_value", value=result)
             raise AirflowFailException(
                 f"the counts do not agree after the refresh: {wrong}\n"
-                f"HINT: the copies are kept ({', '.join(table.backup for table in copied)}): compare, and bring back what lacks"
+                f"HINT: the copies are kept ({', '.join(t.backup for t in copies.tables)}): compare, and bring back what lacks"
             )
-        return result | {"dropped": copies.drop(copied, clean_up, now=datetime.now(UTC))}
+        return result | {"dropped": copies.drop(clean_up, now=datetime.now(UTC))}
 
     def _found(self, tables: Sequence[TableRecovery]) -> dict[str, Any]:
-        snippets = [table.snippet for table in tables if table.backfill == APPEND_ONCE]
+        copies = self._copies(tables)
+        snippets = [table.snippet for table in copies.tables if table.backfill == APPEND_ONCE]
         dry_run = bool((self._kept.data.get("plan") or {}).get("dry_run"))
         mode = {"mode": "dry_run"} if dry_run and self._has_begun() else {}
         return {
             **self._result(),
             **mode,
             "dry_run": dry_run,
-            **self._copies().to_json(tables),
+            **copies.to_json(),
             "snippets": snippets,
             "dropped": [],
         }
@@ -236,18 +235,19 @@ class PipelineRefreshOperator(PipelineChangeOperator):
 
     # ---- around the update ------------------------------------------------------------------------------------------
 
-    def _copies(self) -> TableCopies:
+    def _copies(self, tables: Sequence[TableRecovery]) -> TableCopies:
         sql = Warehouse(self.workspace, text(self.warehouse_id) or "", self._kept, self._wait_for_statement)
-        return TableCopies(sql, self._kept.data.setdefault("copies", {}), self._kept.keep)
+        facts = self._kept.data.setdefault("copies", {})
+        return TableCopies(sql, tables, facts, self._kept.keep, blank=self._kept.blank_retry)
 
-    def _wait_for_statement(self, statement_id: str) -> None:
+    def _wait_for_statement(self, statement_id: str, *, here: bool = False) -> None:
         in_time = wait_for_statement(
             statement_id,
             conn_id=required(self.databricks_conn_id, "databricks_conn_id"),
             caller=type(self).__name__,
             end_time=self._end_time,
             poll_interval=seconds(self.poll_interval, "poll_interval").total_seconds(),
-            hand_over=(lambda trigger: self._hand_over(trigger, None)) if self.deferrable else None,
+            hand_over=(lambda trigger: self._hand_over(trigger, None)) if self.deferrable and not here else None,
         )
         if not in_time:
             self._too_late(f"statement {statement_id} has not ended")

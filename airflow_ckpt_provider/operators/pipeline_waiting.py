@@ -16,6 +16,7 @@ from airflow_ckpt_provider.advisor.failures import why_it_failed
 from airflow_ckpt_provider.errors import (
     CkptError,
     RefusedError,
+    UnknownStartError,
     WorkspaceError,
 )
 from airflow_ckpt_provider.lakeflow.carrying_out import Run
@@ -212,7 +213,7 @@ class PipelineOperator(TextOperator):
     def _start(self, context: Context, step: str, request: StartRequest, **how: Any) -> str:
         """Start the update of a step, or find it; return its id.
 
-        :param how: ``on_active_update``; ``send`` and ``retry_policy``, as for ``start_once``.
+        :param how: ``on_active_update``; ``send``, ``prepared`` and ``retry_policy``, as for ``start_once``.
         """
         on_active_update = how.pop("on_active_update", FAIL)
         retry_policy = how.pop("retry_policy", self.start_retry_policy)
@@ -375,7 +376,11 @@ class PipelineOperator(TextOperator):
 
         def send() -> None:
             run_id = self.workspace.run_job_once(body)
-            if problem := self.workspace.job_run_problem(run_id):
+            try:
+                problem = self.workspace.job_run_problem(run_id)
+            except WorkspaceError as e:  # the job was started all the same
+                raise UnknownStartError(e.message, hint=e.hint) from e
+            if problem:
                 raise RefusedError(
                     f"job {job_id}: {problem}", hint="see the run's page; clear this task to run the job again"
                 )

@@ -187,5 +187,5 @@ class ResetCheckpointOperator(PipelineChangeOperator):
             "cause": text(self.cause),
             "parameters": parameters,
         }
-        about = {"expected_cause": JOB_TASK} if text(self.job_id) else {}
+        about = {"run_parameter": name or ""} | ({"expected_cause": JOB_TASK} if text(self.job_id) else {})
         return StartRequest.of(fields, mapping(self.body, "body"), **about)

@@ -154,14 +154,14 @@ class TableCheckOperator(TextOperator):
                 timeout=timedelta(seconds=max(0.0, end_time - time.time()) + _GRACE),
             )
 
-        def wait(statement_id: str) -> None:
+        def wait(statement_id: str, *, here: bool = False) -> None:
             in_time = wait_for_statement(
                 statement_id,
                 conn_id=conn_id,
                 caller=type(self).__name__,
                 end_time=end_time,
                 poll_interval=seconds(self.poll_interval, "poll_interval").total_seconds(),
-                hand_over=hand_over if self.deferrable else None,
+                hand_over=hand_over if self.deferrable and not here else None,
             )
             if not in_time:
                 raise self._too_late(f"statement {statement_id} has")

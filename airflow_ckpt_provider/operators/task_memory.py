@@ -6,9 +6,11 @@ at which the run of the DAG began.
 
 from __future__ import annotations
 
+import uuid
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_ckpt_provider.errors import ChangeRunningError
 from airflow_ckpt_provider.operators.run_identity import has_been_tried
 
 if TYPE_CHECKING:
@@ -40,8 +42,11 @@ class TaskMemory:
         self._key = key
         ti: Any = context.get("ti")
         self.life = int(getattr(ti, "max_tries", None) or 0) - int(retries or 0)
-        kept = self._store.get(key) if self._store is not None else None
-        if not (isinstance(kept, dict) and kept.get("life") == self.life):
+        self._attempt = uuid.uuid4().hex
+        kept = self._read()
+        #: Whose writing this attempt may replace: its own, and what it has read.
+        self._known = {self._attempt, (kept or {}).get("attempt")}
+        if kept and kept.get("life") != self.life:
             kept = None
         self.data: dict[str, Any] = kept or carried or {"life": self.life}
         #: Whether an attempt before may have left something of which nothing here knows.
@@ -50,15 +55,41 @@ class TaskMemory:
         self._began = began if isinstance(began, datetime) else None
 
     def keep(self) -> None:
-        """Write it down."""
-        if self._store is not None:
-            self._store.set(self._key, self.data)
+        """Write it down.
+
+        :raises ChangeRunningError: another attempt has written since: this one was suspended.
+        """
+        if self._store is None:
+            return
+        if (self._read() or {}).get("attempt") not in self._known:
+            raise ChangeRunningError(
+                "another attempt of this task took over; this one changes nothing any more",
+                hint="see what that attempt does",
+            )
+        self.data["attempt"] = self._attempt
+        self._store.set(self._key, self.data)
+        self._known = {self._attempt}
+
+    def now(self) -> dict[str, Any]:
+        """What is kept now: by this attempt, or by another one that has written since; nothing if it cannot be read any more.
+
+        Airflow gives each attempt an id of its own, and answers that of an older attempt that there is nothing.
+        """
+        found = self._read() or {}
+        if self._store is None or found.get("attempt") in self._known:
+            return self.data
+        return found if found.get("life") == self.life else {}
+
+    def _read(self) -> dict[str, Any] | None:
+        found = self._store.get(self._key) if self._store is not None else None
+        return found if isinstance(found, dict) else None
 
     def forget(self) -> None:
         """Have the next attempt start from the beginning."""
         self.data = {"life": self.life}
         if self._store is not None:
             self._store.delete(self._key)
+            self._known.add(None)
 
     @property
     def lasts(self) -> bool:
@@ -96,8 +127,8 @@ class StepNotes:
         self._memory, self._name, self._since = memory, name, since
 
     def load(self) -> dict[str, Any] | None:
-        """The note of this attempt or of the one before."""
-        note = self._memory.step(self._name).get("note")
+        """The note as it is now, of this attempt or of another one."""
+        note = self._memory.now().get("steps", {}).get(self._name, {}).get("note")
         if note is None and self._since is not None:
             return {"after": None, "since": self._since}
         return note if isinstance(note, dict) else None

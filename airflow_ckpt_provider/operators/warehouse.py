@@ -25,8 +25,11 @@ _LATER = 3600.0
 class Waiting(Protocol):
     """Waits for a statement that is under way, on this worker or not."""
 
-    def __call__(self, statement_id: str) -> None:
-        """Return when it is worth to ask again."""
+    def __call__(self, statement_id: str, *, here: bool = False) -> None:
+        """Return when it is worth to ask again.
+
+        :param here: on this worker in any case.
+        """
         ...
 
 
@@ -79,7 +82,7 @@ class Warehouse:
         import time
 
 
-        def wait(statement_id: str) -> None:
+        def wait(statement_id: str, *, here: bool = False) -> None:
             time.sleep(2)
 
 
@@ -97,6 +100,14 @@ class Warehouse:
         self, workspace: DatabricksPipelinesHook, warehouse_id: str, memory: TaskMemory, wait: Waiting
     ) -> None:
         self._workspace, self._warehouse_id, self._memory, self._wait = workspace, warehouse_id, memory, wait
+
+    def ask(self, statement: str) -> list[list[str | None]]:
+        """Run a statement that reads, and wait for it on this worker: its answer is of now, and is not kept.
+
+        :raises RefusedError: the warehouse refused it, or it failed.
+        """
+        sent = {"statement_id": self._workspace.send_statement(statement, self._warehouse_id)}
+        return self._ended(sent, statement, here=True)
 
     def run(self, name: str, statement: str) -> list[list[str | None]]:
         """Run a statement that may be run again; return its rows.
@@ -146,7 +157,7 @@ class Warehouse:
         kept: dict[str, Any] = statements.setdefault(name, {})
         return kept
 
-    def _ended(self, kept: dict[str, Any], statement: str) -> list[list[str | None]]:
+    def _ended(self, kept: dict[str, Any], statement: str, *, here: bool = False) -> list[list[str | None]]:
         while True:
             found = self._workspace.get_statement(kept["statement_id"])
             status = found.get("status") or {}
@@ -163,4 +174,4 @@ class Warehouse:
                     f"{statement}",
                     hint="put right what it names, and clear this task",
                 )
-            self._wait(kept["statement_id"])
+            self._wait(kept["statement_id"], here=here)

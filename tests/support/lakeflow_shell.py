@@ -28,7 +28,8 @@ def shell(workspace: FakeWorkspace, monkeypatch: pytest.MonkeyPatch, tmp_path: P
         "__init__",
         lambda self, *args, **more: before(self, *args, **{**more, "sleep": lambda _: None}),
     )
-    monkeypatch.setattr(blocking_run, "RetryPolicy", lambda: RetryPolicy(settle=0.02, interval=0.01))
+    policy = RetryPolicy(settle=0.02, interval=0.01, now=lambda: workspace.clock.now().timestamp())
+    monkeypatch.setattr(blocking_run, "RetryPolicy", lambda: policy)
     monkeypatch.setattr(
         blocking_run.BlockingRun.__init__,
         "__kwdefaults__",

@@ -21,7 +21,8 @@ def workspace(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWorkspace]:
     """A workspace behind the connection ``databricks_default``; nothing waits longer than milliseconds."""
     with FakeWorkspace() as running:
         monkeypatch.setenv("AIRFLOW_CONN_DATABRICKS_DEFAULT", running.airflow_connection())
-        monkeypatch.setattr(PipelineOperator, "start_retry_policy", replace(RetryPolicy(), settle=0.02, interval=0.01))
+        policy = replace(RetryPolicy(), settle=0.02, interval=0.01, now=lambda: running.clock.now().timestamp())
+        monkeypatch.setattr(PipelineOperator, "start_retry_policy", policy)
         for waiting in (PipelineOperator, PipelineUpdateSensor):
             monkeypatch.setattr(waiting, "follow_up_within", 0.05)
         no_waits(monkeypatch)

@@ -24,7 +24,7 @@ from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOper
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
 from tests.fake_databricks import TOKEN, WAREHOUSE, FakeWorkspace, FlowFailed, Pace, samples
 from tests.fake_databricks.pipelines import Pipeline
-from tests.support.attempts import Task
+from tests.support.attempts import Killed, Task
 from tests.support.command_line import PROGRAM, Finished, run, run_program
 from tests.support.lakeflow_shell import shell as shell
 from tests.support.waiting import wait_until
@@ -501,3 +501,68 @@ def test_notes_that_cannot_be_read(shell: Path, workspace: FakeWorkspace, pipeli
     memos.path.write_text("{")
     with pytest.raises(Exception, match="check the pipeline's updates before you remove it"):
         memos.load()
+
+
+class TestAStartThatWasNeverSent:
+    """An ordinary update since then is not taken for it: the workspace repeats neither the reset nor the rewind."""
+
+    def test_after_an_answer_that_forbids_it(self, workspace: FakeWorkspace, shell: Path) -> None:
+        pipeline = samples.customers(workspace)
+        argv = ("reset", "customers", "--flow", FLOW, "--accept", "UNKNOWN", "--set", "from=1", "--apply", "--json")
+        workspace.fault("POST", "/updates$", status=403)
+        assert pipelines(*argv).code != 0
+        assert "from" not in pipeline.configuration
+        pipeline.start({}, cause="API_CALL")
+        pipeline.advance()
+        assert pipelines(*argv).code == 0
+        assert pipeline.flows[FLOW].resets == 1
+
+    def test_after_a_kill(self, workspace: FakeWorkspace, shell: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        settings: dict[str, Any] = {
+            "channel": "PREVIEW",
+            "configuration": {"pipelines.rewind.betaEnabled": "true"},
+        }
+        orders = samples.orders(workspace, **settings)
+        to = (orders.points.points[0].time + timedelta(milliseconds=1)).isoformat()
+        argv = ("rewind", "orders", "--to", to, "--apply", "--json")
+        send = DatabricksClient.start_update
+
+        def dies(client: DatabricksClient, pipeline_id: str, body: Any) -> str:
+            if not body["rewind_spec"]["dry_run"]:
+                raise Killed
+            return send(client, pipeline_id, body)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(DatabricksClient, "start_update", dies)
+            with pytest.raises(Killed):
+                pipelines(*argv)
+        workspace.clock.advance(hours=24)
+        orders.start({}, cause="API_CALL")
+        orders.advance()
+        again = pipelines(*argv)
+        assert again.code == 1
+        assert "UNKNOWN which update is this run's" in again.document["error"]["message"]
+        assert "give --forget" in again.document["error"]["hint"]
+
+
+@pytest.mark.parametrize("edit", [{"catalog": "prod"}, {"libraries": [{"file": {"path": "/other.py"}}]}], ids=repr)
+@pytest.mark.parametrize("verb", ["reset", "refresh", "rewind"])
+def test_an_approval_does_not_hold_for_an_edited_pipeline(
+    workspace: FakeWorkspace, shell: Path, edit: dict[str, Any], verb: str
+) -> None:
+    pipeline = samples.customers(workspace)
+    more: dict[str, tuple[object, ...]] = {
+        "reset": ("--flow", FLOW),
+        "refresh": ("--empty", "customers"),
+        "rewind": ("--to", "2026-08-20T05:00:00Z"),
+    }
+    argv = (verb, "customers", *more[verb], "--json")
+    shown = pipelines(*argv).document["fingerprint"]
+    spec = {**pipeline.spec, "parameters": pipeline.parameters}
+    pipeline.edit({**spec, "configuration": {"theirs": "1"}})
+    assert pipelines(*argv).document["fingerprint"] == shown
+    pipeline.edit({**spec, **edit})
+    verdict = pipelines(*argv).document["verdict"]
+    refused = pipelines(*argv, "--accept", verdict, "--fingerprint", shown, "--apply")
+    assert "is not the one that would be carried out now" in refused.document["error"]["message"]
+    assert len(pipeline.updates) == 1

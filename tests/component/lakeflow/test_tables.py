@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferralError, TaskDeferred
 
+from airflow_ckpt_provider.errors import UnknownStartError
+from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelinesHook
 from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
 from tests.fake_databricks import WAREHOUSE, Dataset, FakeWorkspace, Flow, samples
 from tests.fake_databricks.pipelines import Pipeline
@@ -404,3 +406,87 @@ def test_a_statement_that_takes_too_long_is_not_cancelled_and_the_next_attempt_f
     assert first.state == "PENDING", "not cancelled"
     assert task.attempt()["state"] == "COMPLETED"
     assert first.state == "SUCCEEDED", "the next attempt has waited for it"
+
+
+class TestRowsThatCameAfterTheCopy:
+    """They are in a newer copy, or nothing is emptied: their source does not have them any more."""
+
+    @staticmethod
+    def an_ordinary_update(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+        source = workspace.sources[LANDING]
+        samples.land(source, 2)
+        pipeline.when["COMPLETED"] = lambda _: source.expire_before(source.end)
+        pipeline.start({}, cause="JOB_TASK")
+
+    @pytest.mark.parametrize("clean_up", ["keep", "drop_when_verified"])
+    def test_before_a_retry(self, workspace: FakeWorkspace, pipeline: Pipeline, clean_up: str) -> None:
+        task = Task(lambda: refresh(pipeline, backfill="insert", clean_up=clean_up, **COPY))
+        workspace.fault("POST", "/updates$", status=503, count=3)
+        with pytest.raises(UnknownStartError):
+            task.attempt()
+        self.an_ordinary_update(workspace, pipeline)
+        pipeline.advance()
+        before = ids(workspace)
+        result = task.attempt()
+        assert (ids(workspace), len(before)) == (before, len(ALL) + 2)
+        assert result["verification"][0]["backup_rows"] == len(before)
+        assert len(result["dropped"]) == (0 if clean_up == "keep" else 2), "the older copy too"
+        assert not any(map(workspace.tables.exists, result["dropped"]))
+
+    @pytest.mark.parametrize("deferrable", [False, True])
+    def test_while_another_update_was_waited_for(
+        self, workspace: FakeWorkspace, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+    ) -> None:
+        send, conflicts = DatabricksPipelinesHook.start_update, []
+
+        def busy(hook: Any, pipeline_id: str, body: Any) -> str:
+            if not conflicts:
+                conflicts.append(True)
+                self.an_ordinary_update(workspace, pipeline)
+            return send(hook, pipeline_id, body)
+
+        monkeypatch.setattr(DatabricksPipelinesHook, "start_update", busy)
+        result = Task(
+            lambda: refresh(pipeline, backfill="insert", on_active_update="wait", deferrable=deferrable, **COPY)
+        ).attempt()
+        assert conflicts
+        assert len(ids(workspace)) == len(ALL) + 2
+        assert result["verification"][0]["ok"]
+
+    def test_between_the_last_check_and_the_start(
+        self, workspace: FakeWorkspace, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A worker that was suspended there: its update is stopped before it has emptied anything."""
+        send = DatabricksPipelinesHook.start_update
+
+        def suspended(hook: Any, pipeline_id: str, body: Any) -> str:
+            self.an_ordinary_update(workspace, pipeline)
+            pipeline.advance()
+            return send(hook, pipeline_id, body)
+
+        monkeypatch.setattr(DatabricksPipelinesHook, "start_update", suspended)
+        with pytest.raises(AirflowFailException, match=r"ran between the last check .* what it wrote is in no copy"):
+            Task(lambda: refresh(pipeline, backfill="insert", **COPY)).attempt()
+        pipeline.advance()
+        assert pipeline.updates[-1].state == "CANCELED"
+        assert len(ids(workspace)) == len(ALL) + 2
+
+    def test_an_attempt_whose_update_is_seen_late(self, workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+        """It is our own refresh that has changed the table: no copy of the empty table, and no second refresh."""
+        task = Task(lambda: refresh(pipeline, backfill="insert", **COPY))
+        assert task.store
+        workspace.fault("POST", "/updates$", status=503, count=3)
+        with pytest.raises(UnknownStartError):
+            task.attempt()
+        asked = workspace.tables.execute
+
+        def late(statement: str, *args: Any) -> Any:
+            workspace.tables.execute = asked  # type: ignore[method-assign]
+            pipeline.start({"full_refresh_selection": ["customers"]})
+            pipeline.advance()
+            return asked(statement, *args)
+
+        workspace.tables.execute = late  # type: ignore[method-assign]
+        result = task.attempt()
+        assert (result["found"], len(pipeline.updates)) == ("search", 2)
+        assert ids(workspace) == ALL

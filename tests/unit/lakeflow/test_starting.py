@@ -9,19 +9,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_ckpt_provider.errors import ActiveUpdateError, RefusedError, UnknownStartError
+from airflow_ckpt_provider.errors import (
+    ActiveUpdateError,
+    RefusedError,
+    UnknownStartError,
+    WorkspaceForbiddenError,
+)
+from airflow_ckpt_provider.lakeflow import starting
 from airflow_ckpt_provider.lakeflow.request import StartRequest
 from airflow_ckpt_provider.lakeflow.starting import BY_ANSWER, BY_NOTE, BY_SEARCH, RetryPolicy, start_once
+from airflow_ckpt_provider.storage.clocks import Clocks
 
 REQUEST = StartRequest.of({"reset_checkpoint_selection": ["f"], "refresh_selection": ["t"]})
-PATIENCE = RetryPolicy(settle=2, interval=1, sends=3, sleep=lambda _: None)
+PATIENCE = RetryPolicy(settle=2, interval=1, sends=3, sleep=lambda _: None, now=lambda: 1.0)
 #: What may become of one start: an answer; lost before or after it took effect; another update is active; refused.
-ANSWER, LOST, LOST_BUT_DONE, BUSY, REFUSED, DIES, DIES_AFTER = (
+ANSWER, LOST, LOST_BUT_DONE, BUSY, REFUSED, FORBIDDEN, DIES, DIES_AFTER = (
     "answer",
     "lost",
     "done",
     "busy",
     "refused",
+    "forbidden",
     "dies",
     "dies-after",
 )
@@ -49,15 +57,22 @@ class Workspace:
     def __init__(self, *fates: str, updates: int = 1) -> None:
         self.fates = list(fates)
         self.updates: list[dict[str, Any]] = []
-        self.sent = 0
+        self.sent, self.time = 0, 1.0
         for _ in range(updates):
             self.add({"refresh_selection": ["t"]})
 
-    def add(self, body: Mapping[str, Any], cause: str = "API_CALL") -> str:
+    def add(self, body: Mapping[str, Any], cause: str = "API_CALL", *, created: float = 1.0) -> str:
         number = len(self.updates)
         told = {key: value for key, value in body.items() if key != "reset_checkpoint_selection"}
         self.updates.insert(
-            0, {"update_id": f"u{number}", "creation_time": 1000, "cause": cause, "body": dict(body), **told}
+            0,
+            {
+                "update_id": f"u{number}",
+                "creation_time": int(created * 1000),
+                "cause": cause,
+                "body": dict(body),
+                **told,
+            },
         )
         return f"u{number}"
 
@@ -71,11 +86,13 @@ class Workspace:
             raise ActiveUpdateError("busy")
         if fate == REFUSED:
             raise RefusedError("no")
+        if fate == FORBIDDEN:
+            raise WorkspaceForbiddenError("no")
         if fate == DIES:
             raise Dead
         if fate == LOST:
             raise UnknownStartError("lost")
-        update_id = self.add(body)
+        update_id = self.add(body, created=self.time)
         if fate == LOST_BUT_DONE:
             raise UnknownStartError("lost")
         if fate == DIES_AFTER:
@@ -87,7 +104,8 @@ class Workspace:
         return sum("reset_checkpoint_selection" in update["body"] for update in self.updates)
 
 
-def start(workspace: Workspace, memory: Memory, request: StartRequest = REQUEST) -> Any:
+def start(workspace: Workspace, memory: Memory, request: StartRequest = REQUEST, *, late: float = 0.0) -> Any:
+    workspace.time = 1.0 + late
     return start_once(workspace, "p", request, memory, retry_policy=PATIENCE)  # type: ignore[arg-type]
 
 
@@ -117,10 +135,10 @@ def test_no_answer_at_all() -> None:
     assert "update_id" not in memory.note
 
 
-@pytest.mark.parametrize("fate", [BUSY, REFUSED])
+@pytest.mark.parametrize("fate", [BUSY, REFUSED, FORBIDDEN])
 def test_a_refusal_leaves_no_note(fate: str) -> None:
     workspace, memory = Workspace(fate), Memory()
-    with pytest.raises(RefusedError):
+    with pytest.raises((RefusedError, WorkspaceForbiddenError)):
         start(workspace, memory)
     assert memory.note is None
     # Whatever looks like ours by now is not: nothing of ours was ever accepted.
@@ -149,6 +167,51 @@ def test_several_can_be_it() -> None:
     workspace.add(REQUEST.body)
     with pytest.raises(RefusedError, match="UNKNOWN which update is this run's: u2, u1"):
         start(workspace, memory)
+
+
+def test_an_ordinary_update_of_another_time_is_not_taken_for_ours() -> None:
+    """The workspace repeats neither the reset nor the rewind."""
+    workspace, memory = Workspace(DIES), Memory()
+    with pytest.raises(Dead):
+        start(workspace, memory)
+    workspace.add({"refresh_selection": ["t"]}, created=3600)
+    with pytest.raises(
+        RefusedError, match="UNKNOWN which update is this run's: u1 was not created around the time of the"
+    ):
+        start(workspace, memory)
+    assert workspace.resets == 0
+
+
+def test_an_attempt_that_was_suspended_before_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no note that another attempt could have written: the time that has passed has it search again."""
+    workspace, memory = Workspace(), Memory()
+
+    class Suspended(Clocks):
+        @property
+        def elapsed(self) -> float:
+            monkeypatch.undo()
+            start(workspace, Memory(), late=3600)
+            return 3600.0
+
+    monkeypatch.setattr(starting, "Clocks", Suspended)
+    with pytest.raises(RefusedError, match="UNKNOWN which update is this run's: u1 was not created around the time"):
+        start(workspace, memory)
+    assert workspace.sent == workspace.resets == 1
+
+
+@pytest.mark.parametrize("more", [{"parameters": {"run": "a"}}, {"full_refresh_selection": ["t"]}], ids=repr)
+def test_what_the_workspace_repeats_is_ours_at_any_time(more: dict[str, Any]) -> None:
+    request = StartRequest.of(
+        {**({} if "full_refresh_selection" in more else REQUEST.body), **more},
+        run_parameter="run" if "parameters" in more else "",
+    )
+    workspace, memory = Workspace(DIES), Memory()
+    with pytest.raises(Dead):
+        start(workspace, memory, request)
+    workspace.add({"refresh_selection": ["t"]}, created=2)
+    theirs = workspace.add(request.body, created=3600)
+    assert (started := start(workspace, memory, request)).update_id == theirs
+    assert started.found == BY_SEARCH
 
 
 @pytest.mark.parametrize(
