@@ -58,7 +58,7 @@ def seal_for_plan(
         there was lifted; nothing was changed.
     """
     now = inspect_target(location)
-    mark = now.seal
+    mark = found = now.seal
     if mark and mark.plan_id not in {plan_id, *own}:
         raise SealedError(
             f"{location} was sealed by plan {mark.plan_id} ({mark.reason}) in the meantime",
@@ -85,7 +85,10 @@ def seal_for_plan(
         else:
             raise _moved_on(location, plan_id, hint)
     if fingerprint is not None and not begun and inspect_target(location).fingerprint != fingerprint:
-        remove_seal(location, mark)
+        if found is None:
+            remove_seal(location, mark)
+        else:  # its plan may be half-way: it stays sealed by it
+            give_back(location, found)
         raise _moved_on(location, plan_id, hint)
     return mark
 

@@ -32,7 +32,7 @@ from tests.support.checkpoints import Files, commit_log, contents, offsets_log, 
 from tests.support.killed_changes import _after_first_change, each_verb, is_sealed, killed, without_seals
 from tests.support.kinds_of_changes import SINK, VERBS, Verb, held, orders
 from tests.support.stopped import ACCEPTED, STOPPED
-from tests.support.watched_stores import WRITES, watched
+from tests.support.watched_stores import WRITES, Killed, watched
 
 
 def half_way(verb: Verb, here: Location) -> Location:
@@ -40,6 +40,19 @@ def half_way(verb: Verb, here: Location) -> Location:
     verb.begin(here)
     assert killed(_after_first_change(verb, here), here, 10_000)
     return here
+
+
+def half_undone(verb: Verb, here: Location) -> None:
+    """Undo a change in a process that dies after it has put some files back."""
+    changes = []
+
+    def die(operation: str, path: str) -> None:
+        if verb.changes(here, operation, path) and "/offsets/" not in path:
+            changes.append(path)
+            if len(changes) > 1:
+                raise Killed(path)
+
+    verb.take_back(watched(here, die)[0])
 
 
 def started(verb: Verb, here: Location) -> Files:
@@ -101,6 +114,63 @@ class TestAnAttemptThatStoodStillBeforeItsFence:
         with pytest.raises(RefusedError, match="not any more what plan"):
             apply(Checkpoint.at(orders(here)), held(here))
         assert verb.changed(here) == now
+
+    @each_verb
+    def test_leaves_what_another_undo_has_half_undone_sealed(self, place: Location, name: str) -> None:
+        """Two undo one change; the other one dies half-way."""
+        verb = VERBS[name]
+        here = verb.begin(place)
+        before = verb.changed(here)
+        verb.carry_out(here)
+        then = []
+
+        def die_half_way() -> None:
+            assert killed(lambda _: half_undone(verb, here), here, 10_000)
+            then.append(verb.changed(here))
+            assert is_sealed(then[0])
+
+        with pytest.raises(RefusedError):
+            paused_before_its_fence(verb, here, die_half_way, verb.take_back)
+        now = verb.changed(here)
+        assert is_sealed(now)
+        assert without_seals(now) == without_seals(then[0])
+        verb.take_back(here)
+        assert verb.changed(here) == before
+
+
+class TestAHalfDoneUndoWhoseSealWasLifted:
+    def lifted(self, verb: Verb, place: Location) -> Location:
+        here = verb.begin(place)
+        verb.carry_out(here)
+        assert killed(lambda _: half_undone(verb, here), here, 10_000)
+        for checkpoint in {verb.checkpoint, verb.observed}:
+            mark = inspect_target(here / checkpoint).seal
+            if mark is not None:
+                remove_seal(here / checkpoint, mark)
+        return here
+
+    @each_verb
+    def test_is_finished(self, place: Location, name: str) -> None:
+        verb = VERBS[name]
+        here = self.lifted(verb, place)
+        verb.take_back(here)
+        assert verb.changed(here) == verb.changed(verb.begin(place / "model"))
+
+    @each_verb
+    def test_is_not_once_the_stream_was_started(self, place: Location, name: str) -> None:
+        verb = VERBS[name]
+        here = self.lifted(verb, place)
+        now = started(verb, here)
+        with pytest.raises(RefusedError, match="the stream was started"):
+            verb.take_back(here)
+        assert verb.changed(here) == now
+
+    def test_is_not_where_a_file_that_was_to_stay_is_missing(self, place: Location) -> None:
+        verb = VERBS["rewind"]
+        here = self.lifted(verb, place)
+        orders(here).delete("offsets/0")
+        with pytest.raises(RefusedError, match="was written to since"):
+            verb.take_back(here)
 
 
 class TestAResumeThatFails:

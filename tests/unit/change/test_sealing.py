@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 
 from airflow_ckpt_provider.backup.repository import new_plan_id
 from airflow_ckpt_provider.backup.transfer import in_parallel
+from airflow_ckpt_provider.change.plan_seal import seal_for_plan
 from airflow_ckpt_provider.change.sealing import put_seal, remove_seal, seal, sealed_by_another, unseal
+from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, StorageError
@@ -235,6 +238,18 @@ def test_what_is_not_a_seal_any_more_stays(place: Location) -> None:
     assert place.read("offsets/3") == b"v1\n{}\n1"
     place.delete("offsets/3")
     remove_seal(place, mark)
+
+
+@pytest.mark.parametrize("attempt", [None, 3])
+def test_one_that_a_plan_takes_over_comes_back_where_it_is_refused(place: Location, attempt: int | None) -> None:
+    """It was there before: somebody counts on it."""
+    plant(place, logs(range(3)))
+    mark = put_seal(place, 3, plan_id="7f3a", reason="a maintenance", made_by="me", attempt=attempt)
+    with pytest.raises(RefusedError, match="is not any more what plan 7f3a was made for"):
+        seal_for_plan(place, plan_id="7f3a", reason="reset, ", made_by="you", fingerprint="another", attempt=4)
+    now = inspect_target(place).seal
+    assert now is not None
+    assert replace(now, batch_id=3, since=mark.since) == mark
 
 
 def test_put_seal_overwrites_nothing(place: Location) -> None:
