@@ -55,7 +55,7 @@ def seal_for_plan(
     :return: the seal, the only one of this plan.
     :raises SealedError: another plan has sealed it.
     :raises RefusedError: it is not any more what the plan was made for, or somebody writes to it, or the seal that had to be
-        there was lifted; nothing was changed.
+        there was lifted, or an attempt that the plan does not know of has begun; nothing was changed.
     """
     now = inspect_target(location)
     mark = found = now.seal
@@ -64,6 +64,8 @@ def seal_for_plan(
             f"{location} was sealed by plan {mark.plan_id} ({mark.reason}) in the meantime",
             hint="let that plan finish first",
         )
+    if not begun:
+        check_not_begun(location, mark, {plan_id, *own})
     if mark:
         _remove_lower_seals(location, mark, {plan_id, *own})
         mark = _taken_over(location, mark, plan_id=plan_id, attempt=attempt, reason=reason, made_by=made_by)
@@ -91,6 +93,22 @@ def seal_for_plan(
             give_back(location, found)
         raise _moved_on(location, plan_id, hint)
     return mark
+
+
+def check_not_begun(location: Location, mark: Seal | None, own: Collection[str]) -> None:
+    """See that no attempt has taken a seal over that was there when a plan was made.
+
+    :param location: the place.
+    :param mark: its seal.
+    :param own: ids of the plan, and of those whose seal does as well.
+    :raises RefusedError: one has, with a plan of its own under the same id.
+    """
+    if mark and mark.plan_id in own and mark.attempt is not None:
+        raise RefusedError(
+            f"attempt {mark.attempt} of {mark.made_by} has begun plan {mark.plan_id} ({mark.reason}) at {location} since this "
+            "attempt has planned; nothing was changed by this attempt",
+            hint="run the same command again, which plans again: it resumes what was begun, or says how to finish or undo it",
+        )
 
 
 def raise_above(location: Location, mark: Seal, paths: Iterable[str], *, made_by: str) -> Seal:

@@ -23,6 +23,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, RefusedError, RepositoryError, StorageError
 from airflow_ckpt_provider.recovery.repair.apply import apply_repair
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.clocks import Clocks
@@ -44,6 +45,11 @@ def half_way(verb: Verb, here: Location) -> Location:
 
 def half_undone(verb: Verb, here: Location) -> None:
     """Undo a change in a process that dies after it has put some files back."""
+    verb.take_back(watched(here, dies_half_way(verb, here))[0])
+
+
+def dies_half_way(verb: Verb, here: Location) -> Callable[[str, str], None]:
+    """A process dies before it changes a second file of the checkpoint."""
     changes = []
 
     def die(operation: str, path: str) -> None:
@@ -52,7 +58,7 @@ def half_undone(verb: Verb, here: Location) -> None:
             if len(changes) > 1:
                 raise Killed(path)
 
-    verb.take_back(watched(here, die)[0])
+    return die
 
 
 def started(verb: Verb, here: Location) -> Files:
@@ -111,7 +117,7 @@ class TestAnAttemptThatStoodStillBeforeItsFence:
         assert mark is not None
         remove_seal(orders(here), mark)
         now = started(verb, here)
-        with pytest.raises(RefusedError, match="not any more what plan"):
+        with pytest.raises(RefusedError, match="was carried out or begun before"):
             apply(Checkpoint.at(orders(here)), held(here))
         assert verb.changed(here) == now
 
@@ -214,6 +220,42 @@ class TestStoppingTheQuery:
             verbs.stop_and_apply(here, plan, verbs.rewind_applier(here), change="rewind")
         assert lifted[0]
         assert verb.changed(here) == before
+
+    def test_two_plans_under_one_seal_do_not_remove_what_only_the_other_one_would_keep(self, place: Location) -> None:
+        """The first one, to batch 1, dies half-way; the second one, to batch 0, had planned before it began."""
+        verb = VERBS["rewind"]
+        here = verb.begin(place)
+        before = verb.changed(here)
+
+        def rewind(batch: int, here: Location) -> None:
+            plan = functools.partial(verbs._plan_rewind, here, batch=batch)
+            verbs.stop_and_apply(here, plan, verbs.rewind_applier(here), change="rewind")
+
+        def begin() -> None:
+            with pytest.raises(Killed):
+                rewind(1, watched(here, dies_half_way(verb, here))[0])
+
+        with pytest.raises(RefusedError, match=r"attempt \d+ of .* has begun plan \w+ \(rewind to batch 1\)"):
+            paused_before_its_fence(verb, here, begin, functools.partial(rewind, 0))
+        assert is_sealed(verb.changed(here))
+        verb.take_back(here)
+        assert verb.changed(here) == before
+
+    def test_what_was_set_aside_under_the_same_id_before_is_not_taken_for_a_copy(self, place: Location) -> None:
+        """A person seals under an id of theirs, again and again, and the stream runs in between."""
+        verb = VERBS["restore"]
+        here = verb.begin(place)
+        for again in (False, True):
+            put_seal(orders(here), 7, plan_id="beef", reason="a maintenance", made_by="me")
+            plan = verbs._plan_restore(here, seal_id="beef")
+            if again:
+                now = without_seals(verb.changed(here))
+                with pytest.raises(RefusedError, match="plan beef was carried out or begun before"):
+                    apply_restore(plan, rest=STOPPED)
+                assert without_seals(verb.changed(here)) == now
+                return
+            apply_restore(plan, rest=STOPPED)
+            plant(orders(here), {"offsets/2": offsets_log('{"orders":{"0":7}}'), "commits/2": commit_log()})
 
     def test_the_seal_stays_for_another_attempt_that_counts_on_it(self, place: Location) -> None:
         verb = VERBS["rewind"]

@@ -240,11 +240,21 @@ def test_what_is_not_a_seal_any_more_stays(place: Location) -> None:
     remove_seal(place, mark)
 
 
-@pytest.mark.parametrize("attempt", [None, 3])
-def test_one_that_a_plan_takes_over_comes_back_where_it_is_refused(place: Location, attempt: int | None) -> None:
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_that_of_an_attempt_is_not_taken_over_by_a_plan_that_does_not_know_of_it(place: Location, attempt: int) -> None:
+    """Two attempts that use two repositories may have the same number."""
+    plant(place, logs(range(3)))
+    put_seal(place, 3, plan_id="7f3a", reason="rewind to batch 1", made_by="me", attempt=1)
+    before = contents(place)
+    with pytest.raises(RefusedError, match="attempt 1 of me has begun plan 7f3a"):
+        seal_for_plan(place, plan_id="7f3a", reason="reset, ", made_by="you", fingerprint=None, attempt=attempt)
+    assert contents(place) == before
+
+
+def test_one_that_a_plan_takes_over_comes_back_where_it_is_refused(place: Location) -> None:
     """It was there before: somebody counts on it."""
     plant(place, logs(range(3)))
-    mark = put_seal(place, 3, plan_id="7f3a", reason="a maintenance", made_by="me", attempt=attempt)
+    mark = put_seal(place, 3, plan_id="7f3a", reason="a maintenance", made_by="me")
     with pytest.raises(RefusedError, match="is not any more what plan 7f3a was made for"):
         seal_for_plan(place, plan_id="7f3a", reason="reset, ", made_by="you", fingerprint="another", attempt=4)
     now = inspect_target(place).seal
