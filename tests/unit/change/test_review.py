@@ -221,6 +221,46 @@ class TestStoppingTheQuery:
         assert lifted[0]
         assert verb.changed(here) == before
 
+    @pytest.mark.parametrize("number", range(1, 6))
+    def test_an_attempt_that_was_refused_does_not_lift_the_seal_of_the_next_one(
+        self, place: Location, number: int
+    ) -> None:
+        """It is suspended before one of the requests that lift its own seal, which the next one has taken over by then."""
+        verb = VERBS["reset"]
+        here = verb.begin(place)
+        asked: list[str] = []
+        refused: list[RefusedError] = []
+
+        def pause(operation: str, path: str) -> None:
+            if refused and path.startswith(orders(here).root):
+                asked.append(operation)
+                if len(asked) == number:
+                    dying = watched(here, dies_half_way(verb, here))[0]
+                    assert killed(lambda _: verbs._stop_and_reset(dying), here, 10_000)
+
+        def apply(*_: object, **__: object) -> None:
+            refused.append(RefusedError("another plan was approved"))
+            raise refused[0]
+
+        stale = watched(here, pause)[0]
+        with pytest.raises(RefusedError, match="another plan was approved"):
+            verbs.stop_and_apply(stale, functools.partial(verbs._plan_reset, stale), apply, change="reset")
+        assert len(asked) >= number
+        assert is_sealed(verb.changed(here))
+
+    def test_a_plan_that_does_not_fit_any_more_leaves_no_seal(self, place: Location) -> None:
+        verb = VERBS["rewind"]
+        here = verb.begin(place)
+
+        def plan(seal_id: str | None) -> Any:
+            made = verbs._plan_rewind(here, seal_id)
+            plant(orders(here), {"state/0/0/late.delta": b"late"})
+            return made
+
+        with pytest.raises(RefusedError, match="is not any more what plan"):
+            verbs.stop_and_apply(here, plan, verbs.rewind_applier(here), change="rewind")
+        assert not is_sealed(verb.changed(here))
+
     def test_two_plans_under_one_seal_do_not_remove_what_only_the_other_one_would_keep(self, place: Location) -> None:
         """The first one, to batch 1, dies half-way; the second one, to batch 0, had planned before it began."""
         verb = VERBS["rewind"]

@@ -262,6 +262,23 @@ def test_one_that_a_plan_takes_over_comes_back_where_it_is_refused(place: Locati
     assert replace(now, batch_id=3, since=mark.since) == mark
 
 
+def test_one_that_was_lifted_just_before_it_is_taken_over_does_not_count(place: Location) -> None:
+    """The stream was started in between, and is running its next batch."""
+    plant(place, logs(range(3)))
+    put_seal(place, 3, plan_id="7f3a", reason="stopping the query for a reset", made_by="me")
+    running = logs(range(4))
+
+    def start(operation: str, path: str) -> None:
+        if operation == "create" and path.endswith("/offsets/4"):
+            place.delete("offsets/3")
+            plant(place, {"offsets/3": running["offsets/3"]})
+
+    here, _ = watched(place, start)
+    with pytest.raises(RefusedError, match=r"the seal of plan 7f3a on .* was lifted in the meantime"):
+        seal_for_plan(here, plan_id="7f3a", reason="reset, ", made_by="you", fingerprint=None, attempt=1)
+    assert contents(place) == logs(range(3)) | {"offsets/3": running["offsets/3"]}
+
+
 def test_put_seal_overwrites_nothing(place: Location) -> None:
     plant(place, logs(range(3)))
     with pytest.raises(FileExistsError):
