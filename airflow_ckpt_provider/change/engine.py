@@ -189,13 +189,11 @@ class _Attempt:
             plan.prepare(workers=change.workers)
             if not plan.continued:
                 self._check_not_begun()
-                if proof is None:
-                    change.rest.check_word(self.fence)
-                proof = proof or prove_rest(change.observed or change.place, change.rest)
+                proof = proof or self._proven_rest()
                 self.repository.keep_plan(plan.plan_id, plan.document())
             elif not self._is_sealed_by_an_attempt():
                 # Lifted and put again by somebody: what was proven before does not count any more.
-                proof = prove_rest(change.observed or change.place, change.rest)
+                proof = self._proven_rest()
                 self._check_not_written_since()
             marks = self._seal()
             mark = marks[-1]
@@ -249,6 +247,12 @@ class _Attempt:
             sink=sink,
             seconds=time.monotonic() - began,
         )
+
+    def _proven_rest(self) -> RestProof:
+        change = self.change
+        if change.proof is None:  # else it was sealed since the word was checked, and has to be sealed still
+            change.rest.check_word(self.fence)
+        return prove_rest(change.observed or change.place, change.rest)
 
     def _is_sealed_by_an_attempt(self) -> bool:
         marks = [inspect_target(place).seal for place in self._sealed_places()]

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.fence import fenced
 from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
 from airflow_ckpt_provider.change.sealing import STOPPING, remove_seal, seal
 from airflow_ckpt_provider.change.target import inspect_target, read_seal
@@ -57,7 +58,7 @@ def stop_plan_and_apply(
     rest = rest or RestRule()
     sealed_here, proof = None, None
     if stop_running and seal_id is None:
-        sealed_here, proof = _stop(location, STOPPING + change, rest=rest, made_by=made_by)
+        sealed_here, proof = _stop(location, repository, STOPPING + change, rest=rest, made_by=made_by)
     try:
         made = plan(sealed_here.plan_id if sealed_here else seal_id)
         done = apply(made, rest=rest, proof=proof, made_by=made_by, **how)
@@ -70,12 +71,16 @@ def stop_plan_and_apply(
     return made, done
 
 
-def _stop(location: Location, reason: str, *, rest: RestRule, made_by: str) -> tuple[Seal | None, RestProof | None]:
+def _stop(
+    location: Location, repository: Repository, reason: str, *, rest: RestRule, made_by: str
+) -> tuple[Seal | None, RestProof | None]:
     """Seal, and wait for proof that the query is stopped; a second call finds the seal of the first one."""
     there = inspect_target(location)
-    if there.is_empty and there.seal is None:
+    if (there.is_empty and there.seal is None) or (there.seal and there.seal.reason != reason):
         return None, None
-    mark = there.seal or seal(Checkpoint.at(location), reason=reason, made_by=made_by)
+    with fenced(repository, location, plan_id="stop", what=reason, made_by=made_by) as fence:
+        rest.check_word(fence, stopping=True)
+        mark = read_seal(location) or seal(Checkpoint.at(fence.guarding(location)), reason=reason, made_by=made_by)
     if mark.reason != reason:
         return None, None
     proof = prove_rest(location, rest, stopping=True)

@@ -25,13 +25,14 @@ from airflow_ckpt_provider.recovery.repair.apply import apply_repair
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
+from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
 from tests.support import kinds_of_changes as verbs
 from tests.support.checkpoints import Files, commit_log, contents, offsets_log, plant
 from tests.support.killed_changes import _after_first_change, each_verb, is_sealed, killed, without_seals
-from tests.support.kinds_of_changes import SINK, VERBS, Verb, held, orders
+from tests.support.kinds_of_changes import SINK, VERBS, Verb, held, names, orders
 from tests.support.stopped import ACCEPTED, STOPPED
 from tests.support.watched_stores import WRITES, Killed, watched
 
@@ -267,16 +268,20 @@ class TestStoppingTheQuery:
         here = verb.begin(place)
         before = verb.changed(here)
 
-        def rewind(batch: int, here: Location) -> None:
+        def rewind(batch: int, here: Location, meanwhile: Callable[[], Any] = lambda: None) -> None:
+            def apply(plan: RewindPlan, **how: Any) -> Any:
+                meanwhile()
+                return verbs.rewind_applier(here)(plan, **how)
+
             plan = functools.partial(verbs._plan_rewind, here, batch=batch)
-            verbs.stop_and_apply(here, plan, verbs.rewind_applier(here), change="rewind")
+            verbs.stop_and_apply(here, plan, apply, change="rewind")
 
         def begin() -> None:
             with pytest.raises(Killed):
                 rewind(1, watched(here, dies_half_way(verb, here))[0])
 
         with pytest.raises(RefusedError, match=r"attempt \d+ of .* has begun plan \w+ \(rewind to batch 1\)"):
-            paused_before_its_fence(verb, here, begin, functools.partial(rewind, 0))
+            rewind(0, here, meanwhile=begin)
         assert is_sealed(verb.changed(here))
         verb.take_back(here)
         assert verb.changed(here) == before
@@ -757,8 +762,10 @@ class TestARepairOfVersion010:
 class TestAWordThatWasGivenBeforeAnotherChange:
     """An attempt that was suspended before it planned: meanwhile another one was done, and the stream was started."""
 
+    @pytest.mark.parametrize("how", ["carry_out", "stops"])
     @pytest.mark.parametrize("name", ["rewind", "reset", "restore"])
-    def test_is_void(self, place: Location, name: str) -> None:
+    def test_is_void(self, place: Location, name: str, how: str) -> None:
+        """Also of an attempt that may stop the query: the one that runs is not even sealed."""
         verb = VERBS[name]
         here = verb.begin(place)
         asleep = replace(STOPPED, said=Clocks(passed=3600))
@@ -768,8 +775,18 @@ class TestAWordThatWasGivenBeforeAnotherChange:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(verbs, "STOPPED", asleep)
             with pytest.raises(RefusedError, match=r"took over.*changed the checkpoint since this command was started"):
-                verb.carry_out(here)
+                getattr(verb, how)(here)
         assert verb.changed(here) == now
+
+    @pytest.mark.parametrize("name", names(lambda verb: verb.stops))
+    def test_is_not_void_by_the_own_seal_that_stops_the_query(self, place: Location, name: str) -> None:
+        verb = VERBS[name]
+        here = verb.begin(place)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(verbs, "STOPPED", replace(STOPPED, said=Clocks(passed=3600)))
+            verb.stops(here)
+        assert not is_sealed(verb.changed(here))
+        assert next(iter(held(here).records()))["kind"] == verb.kind
 
     def test_is_given_anew_by_a_new_command(self, place: Location) -> None:
         verb = VERBS["rewind"]
