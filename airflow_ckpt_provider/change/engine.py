@@ -25,11 +25,11 @@ from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in
 from airflow_ckpt_provider.change.fail_closed_order import removal_groups, write_order
 from airflow_ckpt_provider.change.fence import Fence, LeaseTerms, fenced
 from airflow_ckpt_provider.change.plan import Edits, Plan, Write, undone_by
-from airflow_ckpt_provider.change.plan_seal import give_back, raise_above, seal_for_plan
+from airflow_ckpt_provider.change.plan_seal import check_not_begun, give_back, raise_above, seal_for_plan
 from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
 from airflow_ckpt_provider.change.sealing import remove_seal
 from airflow_ckpt_provider.change.set_aside import SetAside
-from airflow_ckpt_provider.change.target import Target, inspect_target, is_hidden
+from airflow_ckpt_provider.change.target import Target, inspect_target, is_hidden, read_seal
 from airflow_ckpt_provider.change.write_engine import FilesToWrite, WriteEngine
 from airflow_ckpt_provider.change.written_since import check_not_written_since
 from airflow_ckpt_provider.checkpoint.seal import Seal
@@ -188,13 +188,12 @@ class _Attempt:
         with self._in_use():
             plan.prepare(workers=change.workers)
             if not plan.continued:
-                if proof is None:
-                    change.rest.check_word(self.fence)
-                proof = proof or prove_rest(change.observed or change.place, change.rest)
+                self._check_not_begun()
+                proof = proof or self._proven_rest()
                 self.repository.keep_plan(plan.plan_id, plan.document())
             elif not self._is_sealed_by_an_attempt():
                 # Lifted and put again by somebody: what was proven before does not count any more.
-                proof = prove_rest(change.observed or change.place, change.rest)
+                proof = self._proven_rest()
                 self._check_not_written_since()
             marks = self._seal()
             mark = marks[-1]
@@ -249,9 +248,33 @@ class _Attempt:
             seconds=time.monotonic() - began,
         )
 
+    def _proven_rest(self) -> RestProof:
+        change = self.change
+        if change.proof is None:  # else it was sealed since the word was checked, and has to be sealed still
+            change.rest.check_word(self.fence)
+        return prove_rest(change.observed or change.place, change.rest)
+
     def _is_sealed_by_an_attempt(self) -> bool:
         marks = [inspect_target(place).seal for place in self._sealed_places()]
         return any(mark is not None and mark.attempt is not None for mark in marks)
+
+    def _check_not_begun(self) -> None:
+        """See that nobody has begun under the id of this plan since it was made.
+
+        Two attempts may find one seal that stops the query, or undo one change. What the other one has set aside is not what this
+        plan removes.
+
+        :raises RefusedError: somebody has; nothing was changed by this attempt.
+        """
+        plan = self.plan
+        for place in self._sealed_places():
+            check_not_begun(place, read_seal(place), {plan.plan_id, *plan.own_seals})
+        if self.aside.sizes is not None:
+            raise RefusedError(
+                f"plan {plan.plan_id} was carried out or begun before: {self.repository.location} keeps what it set aside, in "
+                f"{self.aside.place}; nothing was changed by this attempt",
+                hint=f"make a new plan; if {plan.checkpoint} is sealed under this id, seal it under another one first",
+            )
 
     def _check_not_written_since(self) -> None:
         """See that no query has run since somebody has lifted the seal of a change that was begun."""
@@ -313,7 +336,7 @@ class _Attempt:
         plan = self.plan
         found = [(place, inspect_target(place)) for place in self._sealed_places()]
         ours = [there for _, there in found if there.seal and there.seal.plan_id in {plan.plan_id, *plan.own_seals}]
-        begun = plan.continued or (bool(ours) and self.aside.sizes is not None)
+        begun = plan.continued
         if plan.own_seals:
             self.found = [(place, there.seal) for place, there in found]
         marks = []

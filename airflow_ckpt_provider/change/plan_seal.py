@@ -55,24 +55,24 @@ def seal_for_plan(
     :return: the seal, the only one of this plan.
     :raises SealedError: another plan has sealed it.
     :raises RefusedError: it is not any more what the plan was made for, or somebody writes to it, or the seal that had to be
-        there was lifted; nothing was changed.
+        there was lifted, or an attempt that the plan does not know of has begun; nothing was changed.
     """
     now = inspect_target(location)
-    mark = now.seal
+    mark = found = now.seal
     if mark and mark.plan_id not in {plan_id, *own}:
         raise SealedError(
             f"{location} was sealed by plan {mark.plan_id} ({mark.reason}) in the meantime",
             hint="let that plan finish first",
         )
+    if not begun:
+        check_not_begun(location, mark, {plan_id, *own})
     if mark:
         _remove_lower_seals(location, mark, {plan_id, *own})
-        mark = _taken_over(location, mark, plan_id=plan_id, attempt=attempt, reason=reason, made_by=made_by)
-    elif begun or sealed:
-        raise RefusedError(
-            f"the seal of plan {plan_id} on {location} was lifted in the meantime: its query may have been started; nothing "
-            "was changed by this attempt",
-            hint=f"see what was done: `airflow-ckpt inspect {location}`; then run the same command again, which plans again",
+        mark = _taken_over(
+            location, mark, plan_id=plan_id, attempt=attempt, reason=reason, made_by=made_by, begun=begun
         )
+    elif begun or sealed:
+        raise _lifted(location, plan_id)
     else:
         if fingerprint is not None and now.fingerprint != fingerprint:
             raise _moved_on(location, plan_id, hint)
@@ -85,9 +85,28 @@ def seal_for_plan(
         else:
             raise _moved_on(location, plan_id, hint)
     if fingerprint is not None and not begun and inspect_target(location).fingerprint != fingerprint:
-        remove_seal(location, mark)
+        if found is None:
+            remove_seal(location, mark)
+        else:  # its plan may be half-way: it stays sealed by it
+            give_back(location, found)
         raise _moved_on(location, plan_id, hint)
     return mark
+
+
+def check_not_begun(location: Location, mark: Seal | None, own: Collection[str]) -> None:
+    """See that no attempt has taken a seal over that was there when a plan was made.
+
+    :param location: the place.
+    :param mark: its seal.
+    :param own: ids of the plan, and of those whose seal does as well.
+    :raises RefusedError: one has, with a plan of its own under the same id.
+    """
+    if mark and mark.plan_id in own and mark.attempt is not None:
+        raise RefusedError(
+            f"attempt {mark.attempt} of {mark.made_by} has begun plan {mark.plan_id} ({mark.reason}) at {location} since this "
+            "attempt has planned; nothing was changed by this attempt",
+            hint="run the same command again, which plans again: it resumes what was begun, or says how to finish or undo it",
+        )
 
 
 def raise_above(location: Location, mark: Seal, paths: Iterable[str], *, made_by: str) -> Seal:
@@ -104,15 +123,30 @@ def raise_above(location: Location, mark: Seal, paths: Iterable[str], *, made_by
 
 
 def _taken_over(
-    location: Location, mark: Seal, *, plan_id: str, attempt: int | None, reason: str, made_by: str
+    location: Location, mark: Seal, *, plan_id: str, attempt: int | None, reason: str, made_by: str, begun: bool
 ) -> Seal:
     """Put a seal of ours above that of an earlier attempt, or of the plan that is undone, and take that one away.
 
     A seal is never written over: a process that is killed in between leaves two, and never none.
+
+    :raises RefusedError: the lower one was lifted before ours was there, and nothing had been changed yet.
     """
     if (mark.plan_id, mark.attempt) == (plan_id, attempt):
         return mark
-    return _above(location, mark, Seal(mark.batch_id + 1, plan_id, reason, made_by, None, attempt))
+    higher = _put_above(location, mark, Seal(mark.batch_id + 1, plan_id, reason, made_by, None, attempt))
+    if not begun and not _is_there(location, mark):
+        remove_seal(location, higher)
+        raise _lifted(location, plan_id)
+    remove_seal(location, mark)
+    return higher
+
+
+def _is_there(location: Location, mark: Seal) -> bool:
+    try:
+        still = parse_seal(location.read(mark.path), batch_id=mark.batch_id)
+    except FileNotFoundError:
+        return False
+    return still is not None and (still.plan_id, still.attempt) == (mark.plan_id, mark.attempt)
 
 
 def give_back(location: Location, mark: Seal) -> None:
@@ -131,8 +165,14 @@ def give_back(location: Location, mark: Seal) -> None:
 
 def _above(location: Location, lower: Seal, wanted: Seal) -> Seal:
     """Put a seal above another one, and take the lower one away."""
+    higher = _put_above(location, lower, wanted)
+    remove_seal(location, lower)
+    return higher
+
+
+def _put_above(location: Location, lower: Seal, wanted: Seal) -> Seal:
     try:
-        higher = put_seal(
+        return put_seal(
             location,
             wanted.batch_id,
             plan_id=wanted.plan_id,
@@ -145,8 +185,6 @@ def _above(location: Location, lower: Seal, wanted: Seal) -> Seal:
             f"{location}/{wanted.path} appeared beyond the seal {lower.path}: somebody else writes there",
             hint=f"it stays sealed by plan {lower.plan_id}; see who that is, then run the same command again",
         ) from None
-    remove_seal(location, lower)
-    return higher
 
 
 def _remove_lower_seals(location: Location, mark: Seal, own: Collection[str]) -> None:
@@ -157,6 +195,14 @@ def _remove_lower_seals(location: Location, mark: Seal, own: Collection[str]) ->
         if lower is None or lower.plan_id not in own:
             return
         remove_seal(location, lower)
+
+
+def _lifted(location: Location, plan_id: str) -> RefusedError:
+    return RefusedError(
+        f"the seal of plan {plan_id} on {location} was lifted in the meantime: its query may have been started; nothing was "
+        "changed by this attempt",
+        hint=f"see what was done: `airflow-ckpt inspect {location}`; then run the same command again, which plans again",
+    )
 
 
 def _moved_on(location: Location, plan_id: str, hint: str) -> RefusedError:

@@ -120,22 +120,24 @@ class RestRule:
             if not (math.isfinite(value) and value >= low):
                 raise RefusedError(f"{name} is {value!r}", hint=f"give a number from {low:g} up")
 
-    def check_word(self, fence: Fence) -> None:
+    def check_word(self, fence: Fence, *, stopping: bool = False) -> None:
         """See that no other attempt has changed the checkpoint since somebody said that its query is stopped.
 
         A process can be suspended before it plans. What it was given is then about the time before the other change, after which
         the query was started.
 
         :param fence: of the attempt that relies on the word.
+        :param stopping: it is going to seal the checkpoint to stop its query. Then this is checked even if nobody said that the
+            query is stopped: the query that was to be stopped is the one of before the other change.
         :raises RefusedError: there was such a change.
         """
-        if not self.query_is_stopped or self.said is None:
+        if self.said is None or not (self.query_is_stopped or stopping):
             return
         other = fence.done_since(self.said)
         if other is not None:
             raise RefusedError(
                 f"{other.words} took over: it has changed the checkpoint since this command was started, "
-                f"{self.said.elapsed:.0f} s ago, with the word that the query is stopped; nothing was changed by this attempt",
+                f"{self.said.elapsed:.0f} s ago; what was said of the query then is void; nothing was changed by this attempt",
                 hint="see whether the query was started since; if it is stopped, run the same command again",
             )
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.fence import fenced
 from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
 from airflow_ckpt_provider.change.sealing import STOPPING, remove_seal, seal
-from airflow_ckpt_provider.change.target import inspect_target
+from airflow_ckpt_provider.change.target import inspect_target, read_seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import ChangeRunningError, RefusedError
 from airflow_ckpt_provider.storage.location import Location
 
@@ -55,25 +58,29 @@ def stop_plan_and_apply(
     rest = rest or RestRule()
     sealed_here, proof = None, None
     if stop_running and seal_id is None:
-        sealed_here, proof = _stop(location, STOPPING + change, rest=rest, made_by=made_by)
+        sealed_here, proof = _stop(location, repository, STOPPING + change, rest=rest, made_by=made_by)
     try:
-        made = plan(seal_id or sealed_here)
+        made = plan(sealed_here.plan_id if sealed_here else seal_id)
         done = apply(made, rest=rest, proof=proof, made_by=made_by, **how)
     except ChangeRunningError:
         raise  # the other attempt has found the same seal, and counts on it
     except RefusedError:
-        _lift_unused(location, repository, sealed_here)
+        _lift_unused(location, sealed_here)
         raise
-    _lift_unused(location, repository, sealed_here)  # there was nothing to do
+    _lift_unused(location, sealed_here)  # there was nothing to do
     return made, done
 
 
-def _stop(location: Location, reason: str, *, rest: RestRule, made_by: str) -> tuple[str | None, RestProof | None]:
+def _stop(
+    location: Location, repository: Repository, reason: str, *, rest: RestRule, made_by: str
+) -> tuple[Seal | None, RestProof | None]:
     """Seal, and wait for proof that the query is stopped; a second call finds the seal of the first one."""
     there = inspect_target(location)
-    if there.is_empty and there.seal is None:
+    if (there.is_empty and there.seal is None) or (there.seal and there.seal.reason != reason):
         return None, None
-    mark = there.seal or seal(Checkpoint.at(location), reason=reason, made_by=made_by)
+    with fenced(repository, location, plan_id="stop", what=reason, made_by=made_by) as fence:
+        rest.check_word(fence, stopping=True)
+        mark = read_seal(location) or seal(Checkpoint.at(fence.guarding(location)), reason=reason, made_by=made_by)
     if mark.reason != reason:
         return None, None
     proof = prove_rest(location, rest, stopping=True)
@@ -83,12 +90,14 @@ def _stop(location: Location, reason: str, *, rest: RestRule, made_by: str) -> t
             f"the seal {mark.path} of {location} was lifted while its query was being stopped: somebody may have started it",
             hint="see who lifted it, then run the same command again",
         )
-    return mark.plan_id, proof
+    return mark, proof
 
 
-def _lift_unused(location: Location, repository: Repository, seal_id: str | None) -> None:
-    if seal_id is None or repository.kept_plan(seal_id) is not None:
+def _lift_unused(location: Location, mark: Seal | None) -> None:
+    """Lift a seal that has stopped the query, as long as no attempt has taken it over."""
+    if mark is None:
         return
-    mark = inspect_target(location).seal
-    if mark and mark.plan_id == seal_id:
-        remove_seal(location, mark)
+    with suppress(FileNotFoundError):  # taken over since it was listed
+        now = read_seal(location)
+        if now and (now.plan_id, now.attempt, now.reason) == (mark.plan_id, None, mark.reason):
+            remove_seal(location, now)

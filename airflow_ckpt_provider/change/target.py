@@ -57,11 +57,20 @@ class Target:
 def inspect_target(location: Location) -> Target:
     """Read a place; it need not exist."""
     files = location.walk()
-    newest = max((n for n in map(batch_id_of, files.files(OFFSETS)) if n is not None), default=None)
-    seal = parse_seal(location.read(f"{OFFSETS}/{newest}"), batch_id=newest) if newest is not None else None
+    seal = _seal_among(location, files.files(OFFSETS))
     sealed = seal.path if seal else None
     visible = files.without(lambda path: path == sealed or is_hidden(path))
     return Target(location, files, visible, seal)
+
+
+def read_seal(location: Location) -> Seal | None:
+    """Read no more of a place than its seal, by one listing and one read."""
+    return _seal_among(location, (file.path.rpartition("/")[2] for file in location.list(OFFSETS).files))
+
+
+def _seal_among(location: Location, names: Iterable[str]) -> Seal | None:
+    newest = max((n for n in map(batch_id_of, names) if n is not None), default=None)
+    return parse_seal(location.read(f"{OFFSETS}/{newest}"), batch_id=newest) if newest is not None else None
 
 
 def is_hidden(path: str) -> bool:

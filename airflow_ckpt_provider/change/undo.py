@@ -25,7 +25,12 @@ from airflow_ckpt_provider.change.plan import (
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target, is_hidden
-from airflow_ckpt_provider.change.written_since import check_not_written_since, first_run_since, written_by
+from airflow_ckpt_provider.change.written_since import (
+    check_not_written_since,
+    first_run_since,
+    written_by,
+    written_since,
+)
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.file_set import FileSet
@@ -298,11 +303,7 @@ def _check_whole(plan: UndoPlan, now: Target, aside: SetAside, document: Mapping
             "files); nothing was changed",
             hint="one of the two was damaged: put it back from a copy of the repository, or restore a backup",
         )
-    gone = sorted(
-        path
-        for path, size in plan.before.items()
-        if path not in plan.kept and (path not in now.visible or now.visible[path].size != size)
-    )
+    gone = _gone(plan, now)
     if gone and (plan.half_way or plan.record is None):
         give_up = f". To give it up: `airflow-ckpt unseal {place} --plan {plan.undone}`" if plan.half_way else ""
         raise RefusedError(
@@ -310,6 +311,15 @@ def _check_whole(plan: UndoPlan, now: Target, aside: SetAside, document: Mapping
             "files): it cannot be put back; nothing was changed",
             hint=f"restore a backup; what the {plan.of['kind']} removed is in the repository, in {aside.place}/files{give_up}",
         )
+
+
+def _gone(plan: UndoPlan, now: Target) -> list[str]:
+    """Files that the change was not to touch, and that were removed or changed since."""
+    return sorted(
+        path
+        for path, size in plan.before.items()
+        if path not in plan.kept and (path not in now.visible or now.visible[path].size != size)
+    )
 
 
 def _before(
@@ -337,6 +347,8 @@ def _check_untouched(
             return
         if after is not None and _is_back_at(str(after), now, repository):
             return
+        if _is_half_undone(plan, now, aside, document, repository):
+            return
         raise RefusedError(
             f"{place} was written to since {kind} {plan.undone}: the stream was started",
             hint=f"{'rewind again instead, to a batch of the new history' if kind == 'rewind' else 'let the stream continue'}; "
@@ -354,6 +366,18 @@ def _check_untouched(
             hint="there is nothing to undo",
         )
     check_not_written_since(now, aside, document, repository)
+
+
+def _is_half_undone(
+    plan: UndoPlan, now: Target, aside: SetAside, document: Mapping[str, Any], repository: Repository
+) -> bool:
+    """Whether an undo of a change was begun, whose seal somebody has lifted, and every file is of before or of the change."""
+    return (
+        repository.kept_plan(plan.plan_id) is not None
+        and _newest(now.location, repository) == plan.undone
+        and not _gone(plan, now)
+        and written_since(now, aside, document, repository) is None
+    )
 
 
 def _is_back_at(after: str, now: Target, repository: Repository) -> bool:

@@ -28,7 +28,7 @@ def check_not_written_since(now: Target, aside: SetAside, document: Mapping[str,
     :param repository: the one that the change was carried out with.
     :raises RefusedError: a file is neither: a query was started since.
     """
-    found = _written_since(now, aside, document, repository)
+    found = written_since(now, aside, document, repository)
     if found is None:
         return
     kind, plan_id, place = document.get("kind"), document["plan_id"], now.location
@@ -45,8 +45,11 @@ def check_not_written_since(now: Target, aside: SetAside, document: Mapping[str,
     )
 
 
-def _written_since(now: Target, aside: SetAside, document: Mapping[str, Any], repository: Repository) -> str | None:
-    """A file that neither was there before nor is what the change writes; ``None`` if there is none."""
+def written_since(now: Target, aside: SetAside, document: Mapping[str, Any], repository: Repository) -> str | None:
+    """A file that neither was there before nor is what the change writes; ``None`` if there is none.
+
+    Parameters: see :func:`check_not_written_since`.
+    """
     kept, left, written = aside.sizes or {}, aside.left, written_by(document, repository)
     if left is None and not document.get("before"):
         return first_run_since(now, document, known={*kept, *written})

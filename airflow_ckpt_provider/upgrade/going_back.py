@@ -205,6 +205,7 @@ def _seal_anew(back: Back, plan: RewindPlan, made_by: str) -> None:
         reason=there.seal.reason,
         made_by=made_by,
         fingerprint=None,
+        begun=True,
         own=upgrade.plan_ids,
     )
 

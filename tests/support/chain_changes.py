@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.recovery.chains.apply import apply_chain
 from airflow_ckpt_provider.recovery.chains.plan import ChainPlan
@@ -34,12 +35,14 @@ def plan_of(streams: Sequence[ChainStream], batch: int = 4, **options: Any) -> C
     return plan_chain(streams, Specifier("to_batch", str(batch)), guards=(), **options)
 
 
-def carry_out(streams: Sequence[ChainStream], batch: int = 4, **options: Any) -> tuple[ChainPlan, ChainOutcome]:
+def carry_out(
+    streams: Sequence[ChainStream], batch: int = 4, *, rest: RestRule = STOPPED, **options: Any
+) -> tuple[ChainPlan, ChainOutcome]:
     planned = {key: options.pop(key) for key in ("begins_with", "exact_replay", "batches") if key in options}
     return apply_chain(
         streams,
         lambda chain_id: plan_of(streams, batch, chain_id=chain_id, **planned),
-        rest=lambda _: STOPPED,
+        rest=lambda _: rest,
         **options,
     )
 

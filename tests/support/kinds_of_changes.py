@@ -102,10 +102,10 @@ def stop_and_apply(
     return stop_plan_and_apply(orders(here), held(here), plan, apply, change=change, stop_running=True, rest=STOPPED)
 
 
-def _plan_rewind(here: Location, seal_id: str | None = None) -> RewindPlan:
+def _plan_rewind(here: Location, seal_id: str | None = None, batch: int = 0) -> RewindPlan:
     return plan_rewind(
         Checkpoint.at(orders(here)),
-        Specifier("to_batch", "0"),
+        Specifier("to_batch", str(batch)),
         sink=SINK,
         sink_exit=SinkPolicy.ACCEPT,
         repository=here / "backups",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,22 +146,34 @@ def seal_all(
     :return: stream -> the proof that its query is stopped.
     :raises QueryNotStoppedError: one is not known to be stopped; the message names it.
     """
-    proofs, placed = {}, []
+    proofs, placed, asked = {}, [], set()
+
+    def alone_at(stream: ChainStream) -> AbstractContextManager[Fence]:
+        held = repository_for_change(stream.place, stream.checkpoint)
+        return fenced(held, stream.checkpoint, plan_id=ids[stream.name], what=what, made_by=made_by)
+
     try:
         if stop_running:
             for stream in streams:  # all of them are asked to stop before the first one is waited for
                 there = inspect_target(stream.checkpoint)
-                if there.seal is None and not there.is_empty:
-                    place = fence.guarding(stream.checkpoint)
-                    seal(Checkpoint.at(place), reason=what, made_by=made_by, plan_id=ids[stream.name])
+                if there.is_empty and there.seal is None:
+                    continue
+                with alone_at(stream) as own:
+                    rest(stream.checkpoint).check_word(own, stopping=True)
+                    if there.seal is None:
+                        place = own.guarding(fence.guarding(stream.checkpoint))
+                        seal(Checkpoint.at(place), reason=what, made_by=made_by, plan_id=ids[stream.name])
+                asked.add(stream.name)
         for stream in streams:
             place, plan_id, rule = stream.checkpoint, ids[stream.name], rest(stream.checkpoint)
-            held = repository_for_change(stream.place, place)
-            with fenced(held, place, plan_id=plan_id, what=what, made_by=made_by) as own:
+            if stream.name in asked:
+                proofs[stream.name] = prove_rest(place, rule, stopping=True)
+                continue
+            with alone_at(stream) as own:
                 rule.check_word(own)
                 there = inspect_target(place)
                 stopping = there.seal is not None
-                proofs[stream.name] = prove_rest(place, rule, stopping=stopping and stop_running)
+                proofs[stream.name] = prove_rest(place, rule)
                 if not stopping:
                     before = there.fingerprint
                     mark = seal_for_plan(
@@ -174,8 +187,8 @@ def seal_all(
     except RefusedError as e:
         for stream, mark in placed:
             remove_seal(fence.guarding(stream.checkpoint), mark)
-        if stop_running:
-            sealed = ", ".join(str(stream.checkpoint) for stream in streams)
+        if asked:
+            sealed = ", ".join(str(stream.checkpoint) for stream in streams if stream.name in asked)
             e.add_hint(
                 f"the seals stay on {sealed}: run the same command again; or, to give it up, `airflow-ckpt unseal CHECKPOINT "
                 "--for-start` for each, right before its query is started"

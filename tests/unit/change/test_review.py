@@ -23,16 +23,18 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, RefusedError, RepositoryError, StorageError
 from airflow_ckpt_provider.recovery.repair.apply import apply_repair
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
+from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
 from tests.support import kinds_of_changes as verbs
 from tests.support.checkpoints import Files, commit_log, contents, offsets_log, plant
 from tests.support.killed_changes import _after_first_change, each_verb, is_sealed, killed, without_seals
-from tests.support.kinds_of_changes import SINK, VERBS, Verb, held, orders
+from tests.support.kinds_of_changes import SINK, VERBS, Verb, held, names, orders
 from tests.support.stopped import ACCEPTED, STOPPED
-from tests.support.watched_stores import WRITES, watched
+from tests.support.watched_stores import WRITES, Killed, watched
 
 
 def half_way(verb: Verb, here: Location) -> Location:
@@ -40,6 +42,24 @@ def half_way(verb: Verb, here: Location) -> Location:
     verb.begin(here)
     assert killed(_after_first_change(verb, here), here, 10_000)
     return here
+
+
+def half_undone(verb: Verb, here: Location) -> None:
+    """Undo a change in a process that dies after it has put some files back."""
+    verb.take_back(watched(here, dies_half_way(verb, here))[0])
+
+
+def dies_half_way(verb: Verb, here: Location) -> Callable[[str, str], None]:
+    """A process dies before it changes a second file of the checkpoint."""
+    changes = []
+
+    def die(operation: str, path: str) -> None:
+        if verb.changes(here, operation, path) and "/offsets/" not in path:
+            changes.append(path)
+            if len(changes) > 1:
+                raise Killed(path)
+
+    return die
 
 
 def started(verb: Verb, here: Location) -> Files:
@@ -98,9 +118,66 @@ class TestAnAttemptThatStoodStillBeforeItsFence:
         assert mark is not None
         remove_seal(orders(here), mark)
         now = started(verb, here)
-        with pytest.raises(RefusedError, match="not any more what plan"):
+        with pytest.raises(RefusedError, match="was carried out or begun before"):
             apply(Checkpoint.at(orders(here)), held(here))
         assert verb.changed(here) == now
+
+    @each_verb
+    def test_leaves_what_another_undo_has_half_undone_sealed(self, place: Location, name: str) -> None:
+        """Two undo one change; the other one dies half-way."""
+        verb = VERBS[name]
+        here = verb.begin(place)
+        before = verb.changed(here)
+        verb.carry_out(here)
+        then = []
+
+        def die_half_way() -> None:
+            assert killed(lambda _: half_undone(verb, here), here, 10_000)
+            then.append(verb.changed(here))
+            assert is_sealed(then[0])
+
+        with pytest.raises(RefusedError):
+            paused_before_its_fence(verb, here, die_half_way, verb.take_back)
+        now = verb.changed(here)
+        assert is_sealed(now)
+        assert without_seals(now) == without_seals(then[0])
+        verb.take_back(here)
+        assert verb.changed(here) == before
+
+
+class TestAHalfDoneUndoWhoseSealWasLifted:
+    def lifted(self, verb: Verb, place: Location) -> Location:
+        here = verb.begin(place)
+        verb.carry_out(here)
+        assert killed(lambda _: half_undone(verb, here), here, 10_000)
+        for checkpoint in {verb.checkpoint, verb.observed}:
+            mark = inspect_target(here / checkpoint).seal
+            if mark is not None:
+                remove_seal(here / checkpoint, mark)
+        return here
+
+    @each_verb
+    def test_is_finished(self, place: Location, name: str) -> None:
+        verb = VERBS[name]
+        here = self.lifted(verb, place)
+        verb.take_back(here)
+        assert verb.changed(here) == verb.changed(verb.begin(place / "model"))
+
+    @each_verb
+    def test_is_not_once_the_stream_was_started(self, place: Location, name: str) -> None:
+        verb = VERBS[name]
+        here = self.lifted(verb, place)
+        now = started(verb, here)
+        with pytest.raises(RefusedError, match="the stream was started"):
+            verb.take_back(here)
+        assert verb.changed(here) == now
+
+    def test_is_not_where_a_file_that_was_to_stay_is_missing(self, place: Location) -> None:
+        verb = VERBS["rewind"]
+        here = self.lifted(verb, place)
+        orders(here).delete("offsets/0")
+        with pytest.raises(RefusedError, match="was written to since"):
+            verb.take_back(here)
 
 
 class TestAResumeThatFails:
@@ -144,6 +221,86 @@ class TestStoppingTheQuery:
             verbs.stop_and_apply(here, plan, verbs.rewind_applier(here), change="rewind")
         assert lifted[0]
         assert verb.changed(here) == before
+
+    @pytest.mark.parametrize("number", range(1, 6))
+    def test_an_attempt_that_was_refused_does_not_lift_the_seal_of_the_next_one(
+        self, place: Location, number: int
+    ) -> None:
+        """It is suspended before one of the requests that lift its own seal, which the next one has taken over by then."""
+        verb = VERBS["reset"]
+        here = verb.begin(place)
+        asked: list[str] = []
+        refused: list[RefusedError] = []
+
+        def pause(operation: str, path: str) -> None:
+            if refused and path.startswith(orders(here).root):
+                asked.append(operation)
+                if len(asked) == number:
+                    dying = watched(here, dies_half_way(verb, here))[0]
+                    assert killed(lambda _: verbs._stop_and_reset(dying), here, 10_000)
+
+        def apply(*_: object, **__: object) -> None:
+            refused.append(RefusedError("another plan was approved"))
+            raise refused[0]
+
+        stale = watched(here, pause)[0]
+        with pytest.raises(RefusedError, match="another plan was approved"):
+            verbs.stop_and_apply(stale, functools.partial(verbs._plan_reset, stale), apply, change="reset")
+        assert len(asked) >= number
+        assert is_sealed(verb.changed(here))
+
+    def test_a_plan_that_does_not_fit_any_more_leaves_no_seal(self, place: Location) -> None:
+        verb = VERBS["rewind"]
+        here = verb.begin(place)
+
+        def plan(seal_id: str | None) -> Any:
+            made = verbs._plan_rewind(here, seal_id)
+            plant(orders(here), {"state/0/0/late.delta": b"late"})
+            return made
+
+        with pytest.raises(RefusedError, match="is not any more what plan"):
+            verbs.stop_and_apply(here, plan, verbs.rewind_applier(here), change="rewind")
+        assert not is_sealed(verb.changed(here))
+
+    def test_two_plans_under_one_seal_do_not_remove_what_only_the_other_one_would_keep(self, place: Location) -> None:
+        """The first one, to batch 1, dies half-way; the second one, to batch 0, had planned before it began."""
+        verb = VERBS["rewind"]
+        here = verb.begin(place)
+        before = verb.changed(here)
+
+        def rewind(batch: int, here: Location, meanwhile: Callable[[], Any] = lambda: None) -> None:
+            def apply(plan: RewindPlan, **how: Any) -> Any:
+                meanwhile()
+                return verbs.rewind_applier(here)(plan, **how)
+
+            plan = functools.partial(verbs._plan_rewind, here, batch=batch)
+            verbs.stop_and_apply(here, plan, apply, change="rewind")
+
+        def begin() -> None:
+            with pytest.raises(Killed):
+                rewind(1, watched(here, dies_half_way(verb, here))[0])
+
+        with pytest.raises(RefusedError, match=r"attempt \d+ of .* has begun plan \w+ \(rewind to batch 1\)"):
+            rewind(0, here, meanwhile=begin)
+        assert is_sealed(verb.changed(here))
+        verb.take_back(here)
+        assert verb.changed(here) == before
+
+    def test_what_was_set_aside_under_the_same_id_before_is_not_taken_for_a_copy(self, place: Location) -> None:
+        """A person seals under an id of theirs, again and again, and the stream runs in between."""
+        verb = VERBS["restore"]
+        here = verb.begin(place)
+        for again in (False, True):
+            put_seal(orders(here), 7, plan_id="beef", reason="a maintenance", made_by="me")
+            plan = verbs._plan_restore(here, seal_id="beef")
+            if again:
+                now = without_seals(verb.changed(here))
+                with pytest.raises(RefusedError, match="plan beef was carried out or begun before"):
+                    apply_restore(plan, rest=STOPPED)
+                assert without_seals(verb.changed(here)) == now
+                return
+            apply_restore(plan, rest=STOPPED)
+            plant(orders(here), {"offsets/2": offsets_log('{"orders":{"0":7}}'), "commits/2": commit_log()})
 
     def test_the_seal_stays_for_another_attempt_that_counts_on_it(self, place: Location) -> None:
         verb = VERBS["rewind"]
@@ -605,8 +762,10 @@ class TestARepairOfVersion010:
 class TestAWordThatWasGivenBeforeAnotherChange:
     """An attempt that was suspended before it planned: meanwhile another one was done, and the stream was started."""
 
+    @pytest.mark.parametrize("how", ["carry_out", "stops"])
     @pytest.mark.parametrize("name", ["rewind", "reset", "restore"])
-    def test_is_void(self, place: Location, name: str) -> None:
+    def test_is_void(self, place: Location, name: str, how: str) -> None:
+        """Also of an attempt that may stop the query: the one that runs is not even sealed."""
         verb = VERBS[name]
         here = verb.begin(place)
         asleep = replace(STOPPED, said=Clocks(passed=3600))
@@ -616,8 +775,18 @@ class TestAWordThatWasGivenBeforeAnotherChange:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(verbs, "STOPPED", asleep)
             with pytest.raises(RefusedError, match=r"took over.*changed the checkpoint since this command was started"):
-                verb.carry_out(here)
+                getattr(verb, how)(here)
         assert verb.changed(here) == now
+
+    @pytest.mark.parametrize("name", names(lambda verb: verb.stops))
+    def test_is_not_void_by_the_own_seal_that_stops_the_query(self, place: Location, name: str) -> None:
+        verb = VERBS[name]
+        here = verb.begin(place)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(verbs, "STOPPED", replace(STOPPED, said=Clocks(passed=3600)))
+            verb.stops(here)
+        assert not is_sealed(verb.changed(here))
+        assert next(iter(held(here).records()))["kind"] == verb.kind
 
     def test_is_given_anew_by_a_new_command(self, place: Location) -> None:
         verb = VERBS["rewind"]

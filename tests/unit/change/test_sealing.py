@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 
 from airflow_ckpt_provider.backup.repository import new_plan_id
 from airflow_ckpt_provider.backup.transfer import in_parallel
+from airflow_ckpt_provider.change.plan_seal import seal_for_plan
 from airflow_ckpt_provider.change.sealing import put_seal, remove_seal, seal, sealed_by_another, unseal
+from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, StorageError
@@ -235,6 +238,45 @@ def test_what_is_not_a_seal_any_more_stays(place: Location) -> None:
     assert place.read("offsets/3") == b"v1\n{}\n1"
     place.delete("offsets/3")
     remove_seal(place, mark)
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_that_of_an_attempt_is_not_taken_over_by_a_plan_that_does_not_know_of_it(place: Location, attempt: int) -> None:
+    """Two attempts that use two repositories may have the same number."""
+    plant(place, logs(range(3)))
+    put_seal(place, 3, plan_id="7f3a", reason="rewind to batch 1", made_by="me", attempt=1)
+    before = contents(place)
+    with pytest.raises(RefusedError, match="attempt 1 of me has begun plan 7f3a"):
+        seal_for_plan(place, plan_id="7f3a", reason="reset, ", made_by="you", fingerprint=None, attempt=attempt)
+    assert contents(place) == before
+
+
+def test_one_that_a_plan_takes_over_comes_back_where_it_is_refused(place: Location) -> None:
+    """It was there before: somebody counts on it."""
+    plant(place, logs(range(3)))
+    mark = put_seal(place, 3, plan_id="7f3a", reason="a maintenance", made_by="me")
+    with pytest.raises(RefusedError, match="is not any more what plan 7f3a was made for"):
+        seal_for_plan(place, plan_id="7f3a", reason="reset, ", made_by="you", fingerprint="another", attempt=4)
+    now = inspect_target(place).seal
+    assert now is not None
+    assert replace(now, batch_id=3, since=mark.since) == mark
+
+
+def test_one_that_was_lifted_just_before_it_is_taken_over_does_not_count(place: Location) -> None:
+    """The stream was started in between, and is running its next batch."""
+    plant(place, logs(range(3)))
+    put_seal(place, 3, plan_id="7f3a", reason="stopping the query for a reset", made_by="me")
+    running = logs(range(4))
+
+    def start(operation: str, path: str) -> None:
+        if operation == "create" and path.endswith("/offsets/4"):
+            place.delete("offsets/3")
+            plant(place, {"offsets/3": running["offsets/3"]})
+
+    here, _ = watched(place, start)
+    with pytest.raises(RefusedError, match=r"the seal of plan 7f3a on .* was lifted in the meantime"):
+        seal_for_plan(here, plan_id="7f3a", reason="reset, ", made_by="you", fingerprint=None, attempt=1)
+    assert contents(place) == logs(range(3)) | {"offsets/3": running["offsets/3"]}
 
 
 def test_put_seal_overwrites_nothing(place: Location) -> None:

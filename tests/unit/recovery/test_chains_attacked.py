@@ -21,12 +21,14 @@ from airflow_ckpt_provider.recovery.chains.sealed import find_begun, lift_all, p
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream
 from airflow_ckpt_provider.recovery.chains.together import keeper
 from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.support.chain_changes import batches_of, carry_out, is_sealed, plan_of, take_back
 from tests.support.chained_streams import IDS, NEWEST, Chained, end_of, reader
 from tests.support.checkpoints import compact, plant
 from tests.support.delta_batches import append
 from tests.support.iceberg_tables import Table
+from tests.support.stopped import STOPPED
 from tests.support.watched_stores import Killed, Life, watched
 
 
@@ -58,6 +60,25 @@ def test_a_rollback_behind_which_no_reader_stands(chained: Chained, monkeypatch:
             carry_out(chained.streams())
         assert [is_sealed(chained, name) for name in IDS] == [True] * 3
     take_back(chained.streams())
+    assert not any(is_sealed(chained, name) for name in IDS)
+
+
+@pytest.mark.parametrize("stop_running", [False, True])
+def test_begun_before_another_one_was_done(chained: Chained, stop_running: bool) -> None:
+    """Its process was suspended before it planned; the streams that were started since are not even sealed."""
+    carry_out(chained.streams())
+    asleep = replace(STOPPED, said=Clocks(passed=3600))
+    with pytest.raises(RefusedError, match="changed the checkpoint since this command was started") as error:
+        carry_out(chained.streams(), 3, rest=asleep, stop_running=stop_running)
+    assert "stay" not in str(error.value.hint)
+    assert not any(is_sealed(chained, name) for name in IDS)
+
+
+def test_stopped_by_the_seals_on_a_word_of_an_hour_ago(chained: Chained) -> None:
+    """The seals are no change of another attempt."""
+    rest = replace(STOPPED, said=Clocks(passed=3600))
+    plan, _ = carry_out(chained.streams(), rest=rest, stop_running=True)
+    assert batches_of(plan)["bronze"] == 4
     assert not any(is_sealed(chained, name) for name in IDS)
 
 
