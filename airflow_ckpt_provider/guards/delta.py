@@ -23,6 +23,7 @@ from airflow_ckpt_provider.guards.delta_client import TableState, UnreadableTabl
 from airflow_ckpt_provider.guards.delta_described import read_described
 from airflow_ckpt_provider.guards.delta_feed import judge_feed
 from airflow_ckpt_provider.guards.delta_log import (
+    CLOCKS,
     AddedFile,
     DeltaCommit,
     DeltaLog,
@@ -42,8 +43,6 @@ KIND = DeltaOffset.kind
 #: Delta's defaults.
 _LOG_RETENTION = timedelta(days=30)
 _FILE_RETENTION = timedelta(days=7)
-#: Clocks of Spark's driver and of the table's writer may differ by this much.
-_CLOCKS = timedelta(minutes=5)
 _READERS = 16
 
 
@@ -189,7 +188,7 @@ class _Look:
         if logged_at is None or read not in self.log.commits:
             return
         written = self.log.commit(read).time
-        if written and written > logged_at + _CLOCKS:
+        if written and written > logged_at + CLOCKS:
             self.lost = None
             self._add(
                 Verdict.WILL_LOSE,

@@ -18,6 +18,8 @@ from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
 
 DELTA_LOG = "_delta_log"
+#: Clocks of Spark's driver and of the table's writer may differ by this much.
+CLOCKS = timedelta(minutes=5)
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\.\d{10}\.\d{10}|\.[0-9a-f-]{36})?\.(parquet|json)")
 _INTERVAL_PART = re.compile(r"(\d+)\s*(millisecond|second|minute|hour|day|week)s?")
@@ -189,10 +191,15 @@ def read_actions(data: bytes, *, path: str) -> list[dict[str, Any]]:
     return actions
 
 
+def time_of(stamp: int) -> datetime:
+    """A time of the log, which has milliseconds, in UTC."""
+    return datetime.fromtimestamp(stamp / 1000, UTC)
+
+
 def commit_time(info: Mapping[str, Any]) -> datetime | None:
     """When a commit was made, in UTC; ``None`` where its ``commitInfo`` does not say."""
     stamp = info.get("inCommitTimestamp", info.get("timestamp"))
-    return datetime.fromtimestamp(stamp / 1000, UTC) if isinstance(stamp, int) else None
+    return time_of(stamp) if isinstance(stamp, int) else None
 
 
 def rows_of(stats: Any) -> int | None:
@@ -252,10 +259,10 @@ def interval(text: str) -> timedelta | None:
     parts = _INTERVAL_PART.findall(rest)
     if not parts or _INTERVAL_PART.sub("", rest).strip():
         return None
-    total = timedelta()
-    for number, unit in parts:
-        total += timedelta(**{f"{unit}s": int(number)})
-    return total
+    try:
+        return sum((timedelta(**{f"{unit}s": int(number)}) for number, unit in parts), timedelta())
+    except OverflowError:
+        return None
 
 
 def directories_of(files: Iterable[AddedFile]) -> dict[str, set[str]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_ckpt_provider.errors import package_with
-from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory, changed_settings
+from airflow_ckpt_provider.sinks.delta_history import TXN_RETENTION, TableCommit, TableHistory, changed_settings
 from airflow_ckpt_provider.sinks.query_ids import QueryIds, strange_ids
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.verdict import Verdict
@@ -78,10 +78,11 @@ def inspect_delta(
     if not skips and not start.beyond:
         return _as_far_as_known(_nothing_in_the_way(found, start, (unexplained,) if unexplained else ()), start)
     rollback, obstacle = (None, unexplained) if unexplained else _rollback(start)
+    may_forget = skips and history.forgets(writes_as) is None
     report = replace(
         found,
-        verdict=Verdict.WILL_SKIP if skips else Verdict.WILL_DUPLICATE,
-        reasons=_reasons(start, memory, skips=skips),
+        verdict=Verdict.UNKNOWN if may_forget else Verdict.WILL_SKIP if skips else Verdict.WILL_DUPLICATE,
+        reasons=(_may_forget(start, memory),) if may_forget else _reasons(start, memory, skips=skips),
         rollback=rollback,
         obstacle=obstacle,
         memories={id_: m for id_, m in memories.items() if m is not None and m > batch_id and id_ != writes_as},
@@ -301,9 +302,9 @@ def _memories(history: TableHistory, ids: QueryIds, remembered: Mapping[str, int
     """Id -> the newest batch that the table remembers of it; ids of which that is not known are left out."""
     found: dict[str, int | None] = {}
     for id_ in ids.all:
-        memory = history.remembered(id_)
-        if memory is not None or id_ in remembered or history.is_whole:
-            found[id_] = remembered.get(id_) if memory is None else memory
+        is_named = history.newest_of(id_) is not None
+        if is_named or id_ in remembered or history.is_whole:
+            found[id_] = history.remembered(id_) if is_named else remembered.get(id_)
     return found
 
 
@@ -340,6 +341,20 @@ def unnamed(history: TableHistory) -> str:
     return "the query writes to it by foreachBatch without txnAppId, or with another id (name it: --txn-app-id)"
 
 
+def _may_forget(start: _Start, memory: int | None) -> str:
+    """Why it is not known whether a replay is skipped."""
+    history = start.history
+    commit = history.newest_of(start.ids.writes_as(history))
+    kept = history.configuration.get(TXN_RETENTION)
+    since = f", set in {commit.describe()}" if commit else ""
+    why = f"{TXN_RETENTION} = {kept!r}" if kept else f"whether {TXN_RETENTION} is set is not known"
+    return (
+        f"the table holds batches up to {start.held} and has the txn of batch {memory}{since}, but Delta may have forgotten it "
+        f"by the next start ({why}): it skips the replay of batches {start.batch_id + 1} to {memory} silently, or writes it "
+        "beside the rows that are there"
+    )
+
+
 def _reasons(start: _Start, memory: int | None, *, skips: bool) -> tuple[str, ...]:
     begin, held = start.batch_id + 1, start.held
     if not start.batches_of(start.beyond):
@@ -370,6 +385,8 @@ def _reasons(start: _Start, memory: int | None, *, skips: bool) -> tuple[str, ..
     writes_as = start.ids.writes_as(start.history)
     others = {id_ for c in start.beyond for id_ in c.txns if id_ in start.ids.all} - {writes_as}
     of = f", as batches of {', '.join(sorted(others))}, and the query's id will be {writes_as}" if others else ""
+    if start.history.forgets(writes_as):
+        of = f" any more ({TXN_RETENTION} = {start.history.configuration[TXN_RETENTION]!r}){of}"
     return (
         f"the table holds batches up to {held} but does not remember them{of}: the replay of batches {begin} to {held} is "
         "written beside the rows that are there",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import tracemalloc
 from pathlib import Path
 from random import Random
@@ -128,6 +129,51 @@ class TestSettingsOfOthers:
         rollback = look(table, 1).rollback
         assert rollback
         assert rollback.reverts == ()
+
+
+class TestForgotten:
+    """``delta.setTransactionRetentionDuration``: Delta forgets a ``txn`` that is older, and at once one without a time."""
+
+    @pytest.mark.parametrize(
+        ("retention", "days", "verdict"),
+        [
+            ("interval 7 days", 10, Verdict.WILL_DUPLICATE),
+            ("interval 7 days", None, Verdict.WILL_DUPLICATE),
+            ("interval 7 days", 6.5, Verdict.UNKNOWN),  # the query may be started tomorrow
+            ("interval 7 days", 1, Verdict.WILL_SKIP),
+            ("interval 1 fortnight", 1, Verdict.UNKNOWN),
+            (None, None, Verdict.WILL_SKIP),
+        ],
+    )
+    def test_what_a_replay_does(
+        self, retention: str | None, days: float | None, verdict: Verdict, table: Table
+    ) -> None:
+        self.written(table, retention, days)
+        report = look(table, 2)
+        assert report.verdict is verdict
+        assert report.rollback
+        assert (report.remembered is None) == (verdict is Verdict.WILL_DUPLICATE)
+        assert ("delta.setTransactionRetentionDuration" in report.reasons[0]) == (verdict is not Verdict.WILL_SKIP)
+        if retention == "interval 7 days" and days:  # deltalake remembers one without a time, as Spark does not
+            version = table.version
+            assert (table.batch(3).version > version) == (verdict is Verdict.WILL_DUPLICATE)
+
+    @pytest.mark.parametrize(("days", "verdict"), [(10, Verdict.SAFE), (6.5, Verdict.UNKNOWN), (1, Verdict.WILL_SKIP)])
+    def test_restored_without_that_memory(self, days: float, verdict: Verdict, table: Table) -> None:
+        self.written(table, "interval 7 days", days)
+        assert look(table.restore(3), 2).verdict is verdict
+
+    def test_only_the_log_checkpoint_has_it(self, table: Table) -> None:
+        """When it was set is not known then."""
+        self.written(table, "interval 7 days", 1)
+        table.rows("a").clean_log(6)
+        assert look(table, 2).verdict is Verdict.UNKNOWN
+
+    def written(self, table: Table, retention: str | None, days: float | None) -> None:
+        updated = None if days is None else int((time.time() - days * 86400) * 1000)
+        table.batch(0)
+        alter(table, **({"delta.setTransactionRetentionDuration": retention} if retention else {}))
+        table.batch(1, 2, 3, 4, updated=updated)
 
 
 class TestRestoreToATime:
