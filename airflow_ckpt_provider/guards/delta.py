@@ -11,6 +11,7 @@ What Spark does in each case was run with Spark 4.0.0 and Delta 4.4.0 (``tests/i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,7 @@ from typing import Any
 
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, Offset
 from airflow_ckpt_provider.errors import CkptError, MissingExtraError
+from airflow_ckpt_provider.guards.delta_begin import first_batch
 from airflow_ckpt_provider.guards.delta_changes import judge_changes, judge_schemas, reads_changes
 from airflow_ckpt_provider.guards.delta_client import TableState, UnreadableTableError, read_state
 from airflow_ckpt_provider.guards.delta_described import read_described
@@ -31,7 +33,7 @@ from airflow_ckpt_provider.guards.delta_log import (
     interval,
     read_delta_log,
 )
-from airflow_ckpt_provider.guards.reader_options import reader_options
+from airflow_ckpt_provider.guards.reader_options import is_on, reader_options
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
 from airflow_ckpt_provider.storage.location import Location
@@ -87,26 +89,49 @@ class DeltaGuard:
                 "not its path",
             )
         table = open_location(place) if isinstance(place, str) else place
-        offset = _start(source)
-        if offset is None:
+        start, end = _delta(source.start.offset), _delta(source.end)
+        known = start or end
+        if known is None:
             return not_guarded(source, "it has read nothing yet: where it starts is for its own options to say")
         log = read_delta_log(table)
-        facts: dict[str, Any] = {"table": table.uri, "table_id": offset.table_id}
+        facts: dict[str, Any] = {"table": table.uri, "table_id": known.table_id}
         if log.is_empty:
             reason = f"there is no Delta table at {table}: it has no _delta_log"
             return SourceReport(source.name, KIND, (Judgement(Verdict.WILL_FAIL, reason),), lost=None, facts=facts)
         options = dict(self._options.get(source.name, {}))
-        look = _Look(log, source, offset, self._settings, options, self._described.get(source.name))
-        return look.report(facts)
+        offset, reread_from, found = _begin(log, source, known, options)
+        described = self._described.get(source.name)
+        return _Look(log, source, offset, end, reread_from, self._settings, options, described, found).report(facts)
+
+
+def _begin(
+    log: DeltaLog, source: GuardedSource, known: DeltaOffset, options: Mapping[str, str]
+) -> tuple[DeltaOffset, DeltaOffset | None, list[Judgement]]:
+    """From where the source is read, from where it is asked for again, and what is to be said of a first batch."""
+    again = _delta(source.reread[0]) if source.reread else None
+    if _delta(source.start.offset) is None:
+        first = first_batch(log, known, options)
+        return first.offset, None, [judgement for judgement in (first.on_start, first.on_replay) if judgement]
+    if source.reread and again is None:
+        first = first_batch(log, known, options)
+        return known, first.offset, [first.on_start] if first.on_start else []
+    return known, again, []
 
 
 @dataclass(slots=True)
 class _Look:
-    """One check of one table."""
+    """One check of one table.
+
+    :param offset: from where it is read.
+    :param planned: up to where the next batch reads, where it was planned before.
+    :param reread_from: where the newest committed batch began, where Spark asks for it again.
+    """
 
     log: DeltaLog
     source: GuardedSource
     offset: DeltaOffset
+    planned: DeltaOffset | None
+    reread_from: DeltaOffset | None
     settings: GuardSettings
     options: dict[str, str]
     described: str | None = None
@@ -124,15 +149,17 @@ class _Look:
         state = self._state()
         facts |= {"latest_version": self.log.latest, "earliest_version": min(self.log.commits, default=None)}
         facts |= {"start_version": self.offset.table_version, "start_index": self.offset.index}
-        if state and state.table_id != self.offset.table_id:
+        ids = [offset.table_id for offset in (self.offset, self.planned) if offset]
+        if state and (others := [id_ for id_ in ids if id_ != state.table_id]):
             self._add(
                 Verdict.WILL_FAIL,
                 f"the table at {self.log.table} is another one (id {state.table_id}; the checkpoint read "
-                f"{self.offset.table_id}): "
+                f"{others[0]}): "
                 "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE; start a new checkpoint",
             )
             return self._made(facts, None)
         self._judge_history()
+        self._judge_planned()
         self._judge_reread()
         commits = self._judge_commits()
         for judgement in judge_changes(commits, self.options):
@@ -167,11 +194,7 @@ class _Look:
 
     def _judge_history(self) -> None:
         """See whether the part of the log that was read is still the same."""
-        read = (
-            self.offset.table_version
-            if self.offset.initial_snapshot or self.offset.index >= 0
-            else self.offset.table_version - 1
-        )
+        read = self.offset.last_read
         latest = self.log.latest
         if read > latest:
             self.lost = None
@@ -185,36 +208,49 @@ class _Look:
             )
             return
         logged_at = self.source.logged_at
-        if logged_at is None or read not in self.log.commits:
-            return
-        written = self.log.commit(read).time
-        if written and written > logged_at + CLOCKS:
+        if written := self._written_since(read, logged_at):
             self.lost = None
             self._add(
                 Verdict.WILL_LOSE,
-                f"version {read} was committed at {written.isoformat()}, after the batch of "
-                f"{logged_at.isoformat()} that is logged to "
-                "have read it: the table was restored and written again under the same id; what changed "
-                "there is not read",
+                f"version {read} was committed at {written.isoformat()}, after the batch of {logged_at} that is logged to "
+                "have read it: the table was restored and written again under the same id; what changed there is not read",
             )
+
+    def _judge_planned(self) -> None:
+        """See whether the part of the log that the next batch is planned to read is the one that was planned."""
+        if self.planned is None:
+            return
+        read, latest, planned_at = self.planned.last_read, self.log.latest, self.source.planned_at
+        if read > latest:
+            self.blocked = True
+            self.lost = None
+            self._add(
+                Verdict.WILL_FAIL,
+                f"the table ends at version {latest}, and the next batch is planned up to version {read}: the table was restored "
+                "to an older version or is a copy of an older day. DELTA_STREAMING_TRAILING_COMMIT_MISSING, also with "
+                "failOnDataLoss=false, until it has grown past it, and then the batch has other rows; start a new checkpoint",
+            )
+        elif written := self._written_since(read, planned_at):
+            self.lost = None
+            self._add(
+                Verdict.UNKNOWN,
+                f"version {read} was committed at {written.isoformat()}, after the next batch was planned up to it "
+                f"({planned_at}): the table was restored and written again under the same id; the batch has other rows now, "
+                "which a sink that has the batch already does not take",
+            )
+
+    def _written_since(self, version: int, logged_at: datetime | None) -> datetime | None:
+        """When a version was committed, where that was after the entry that names it was logged."""
+        if logged_at is None or version not in self.log.commits:
+            return None
+        written = self.log.commit(version).time
+        return written if written and written > logged_at + CLOCKS else None
 
     def _judge_reread(self) -> None:
         """Spark asks for the newest committed batch again when it starts, and throws it away."""
-        if not self.source.reread:
-            return
-        before = self.source.reread[0]
-        end = self.offset
-        last = _last_read(end)
-        if last > self.log.latest or (isinstance(before, DeltaOffset) and before.text == end.text):
-            return
-        if not isinstance(before, DeltaOffset):
-            if not self.log.can_rebuild(last):
-                self._add(
-                    Verdict.WILL_FAIL,
-                    f"the state of version {last} cannot be put together any more, which Spark does for the "
-                    "first batch that read it: "
-                    "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE; start a new checkpoint",
-                )
+        before, end = self.reread_from, self.offset
+        last = end.last_read
+        if before is None or last > self.log.latest or before.text == end.text:
             return
         first = before.table_version
         if before.initial_snapshot:
@@ -243,7 +279,7 @@ class _Look:
 
     def _ends_missing(self, end: DeltaOffset) -> bool:
         """Delta wants to see the last version that it asks for, or the one after it where the range ends before it."""
-        return not {_last_read(end), end.table_version} & self.log.commits.keys()
+        return not {end.last_read, end.table_version} & self.log.commits.keys()
 
     def _judge_commits(self) -> list[DeltaCommit]:
         """Read what is to be read of the log, and say what is gone."""
@@ -258,9 +294,8 @@ class _Look:
         if gone:
             self.lost = None
             kept = "delta.logRetentionDuration removed their commits"
-            planned = self.source.end
             silent = not (self.settings.fail_on_data_loss or self.blocked)
-            silent = silent and not (isinstance(planned, DeltaOffset) and self._ends_missing(planned))
+            silent = silent and not (self.planned and self._ends_missing(self.planned))
             if not silent:
                 self._add(
                     Verdict.WILL_FAIL,
@@ -283,7 +318,7 @@ class _Look:
         wanted: list[tuple[str, AddedFile]] = []
         if self.offset.initial_snapshot and self.log.can_rebuild(self.offset.table_version):
             wanted += [(f"snapshot {self.offset.table_version}", file) for file in self._snapshot_files()]
-        skips = self.options.get("skipChangeCommits", "").lower() == "true"
+        skips = is_on(self.options, "skipChangeCommits")
         for commit in commits:
             if skips and commit.removed:
                 continue
@@ -386,33 +421,14 @@ class _Look:
 
     def _asked_from(self) -> int:
         """The first version that a start asks for: of the newest committed batch, which it asks for again."""
-        before = self.source.reread[0] if self.source.reread else self.offset
-        return before.table_version if isinstance(before, DeltaOffset) else _last_read(self.offset)
+        return (self.reread_from or self.offset).table_version
 
     def _oldest_needed(self) -> int:
-        before = self.source.reread[0] if self.source.reread else None
-        versions = [self.offset.table_version]
-        if isinstance(before, DeltaOffset) and before.text != self.offset.text:
-            versions.append(before.table_version)
-        return max(min(versions), 0)
+        return max(min(self.offset.table_version, self._asked_from()), 0)
 
 
-def _start(source: GuardedSource) -> DeltaOffset | None:
-    start: Offset | None = source.start.offset
-    if isinstance(start, DeltaOffset):
-        return start
-    end = source.end
-    if not isinstance(end, DeltaOffset):
-        return None
-    # The first batch runs again: from the snapshot that it began with.
-    version = end.table_version if end.initial_snapshot else max(end.table_version - 1, 0)
-    return DeltaOffset(end.text, end.table_id, version, -1, True)
-
-
-def _last_read(offset: DeltaOffset) -> int:
-    """The newest version that something was read of."""
-    within = offset.initial_snapshot or offset.index >= 0
-    return offset.table_version if within else offset.table_version - 1
+def _delta(offset: Offset | None) -> DeltaOffset | None:
+    return offset if isinstance(offset, DeltaOffset) else None
 
 
 def _no_snapshot(version: int) -> str:

@@ -44,6 +44,13 @@ def clean(table: Path, below: int) -> None:
         commit(table, version).unlink()
 
 
+def planned_an_hour_ago(ck: Path) -> None:
+    """Batch 1, before the table was written."""
+    entry = ck / "offsets" / "1"
+    long_ago = int((time.time() - 3600) * 1000)
+    entry.write_text(entry.read_text().replace("4000000000001", str(long_ago)))
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     return new_table(tmp_path / "table", 4)
@@ -233,11 +240,98 @@ def test_a_table_taken_back(table: Path, ck: Path) -> None:
 
 def test_a_table_written_again_under_the_same_id(table: Path, ck: Path) -> None:
     delta_checkpoint(ck, table, 2)
-    entry = ck / "offsets" / "1"
-    long_ago = int((time.time() - 3600) * 1000)
-    entry.write_text(entry.read_text().replace("4000000000001", str(long_ago)))
+    planned_an_hour_ago(ck)
     report = judge(ck, table)
     assert (report.verdict, report.lost) == (Verdict.WILL_LOSE, None)
+
+
+def test_a_planned_batch_beyond_the_end(table: Path, ck: Path) -> None:
+    """Batch 1 is planned up to version 3; the table is a copy that ends at version 1, and is then written again."""
+    delta_checkpoint(ck, table, 4, before=1)
+    (ck / "commits" / "1").unlink()
+    assert judge(ck, table).verdict is Verdict.SAFE
+    for version in (2, 3):
+        commit(table, version).unlink()
+    for fail_on_data_loss in (True, False):
+        report = judge(ck, table, fail_on_data_loss=fail_on_data_loss)
+        assert (report.verdict, report.lost) == (Verdict.WILL_FAIL, None)
+        assert "the table ends at version 1, and the next batch is planned up to version 3" in report.reasons[0]
+    for version in (2, 3):
+        write_deltalake(table, rows(version), mode="append")
+    planned_an_hour_ago(ck)
+    report = judge(ck, table)
+    assert (report.verdict, report.lost) == (Verdict.UNKNOWN, None)
+    assert "the batch has other rows now" in report.reasons[0]
+
+
+def test_a_planned_batch_of_another_table(table: Path, ck: Path, tmp_path: Path) -> None:
+    delta_checkpoint(ck, table, 4)
+    (ck / "commits" / "1").unlink()
+    entry = ck / "offsets" / "1"
+    entry.write_text(entry.read_text().replace(id_of(table), "other"))
+    report = judge(ck, table)
+    assert report.verdict is Verdict.WILL_FAIL
+    assert f"(id {id_of(table)}; the checkpoint read other)" in report.reasons[0]
+
+
+class TestStartingVersion:
+    """The first batch begins where the reader's options say, and Spark works that out at each start until the second one."""
+
+    def test_it_is_gone(self, table: Path, ck: Path) -> None:
+        delta_checkpoint(ck, table, 4, before=None)
+        for reader in ({"startingVersion": "1"}, {"STARTINGVERSION": "1"}, {}):
+            assert judge(ck, table, reader=reader).verdict is Verdict.SAFE
+        clean(table, 3)
+        assert judge(ck, table).verdict is Verdict.SAFE  # it began with a snapshot
+        report = judge(ck, table, reader={"startingVersion": "1"}, fail_on_data_loss=False)
+        assert report.verdict is Verdict.WILL_FAIL
+        assert "the log of" in report.reasons[0]
+        assert "begins at version 3, and Spark checks startingVersion=1" in report.reasons[0]
+        assert judge(ck, table, reader={"startingVersion": "3"}).verdict is Verdict.SAFE
+        delta_checkpoint(ck, table, 4, before=3)  # a second batch is committed
+        assert judge(ck, table, reader={"startingVersion": "1"}).verdict is Verdict.SAFE
+
+    def test_its_data_files_are_gone(self, table: Path, ck: Path) -> None:
+        """The first batch runs again: a snapshot of version 3 needs four files, versions 2 and 3 only two."""
+        self.planned(ck, table)
+        (file,) = read_delta_log(open_location(str(table))).commit(0).added
+        (table / file.path).unlink()
+        assert judge(ck, table).verdict is Verdict.WILL_FAIL
+        assert judge(ck, table, reader={"startingVersion": "2"}).verdict is Verdict.SAFE
+
+    def test_latest(self, table: Path, ck: Path) -> None:
+        assert (
+            judge(delta_checkpoint(ck, table, 4, before=None), table, reader={"startingVersion": "latest"}).verdict
+            is Verdict.SAFE
+        )
+        self.planned(ck, table)
+        report = judge(ck, table, reader={"startingVersion": "latest"})
+        assert report.verdict is Verdict.WILL_LOSE
+        assert "begins at version 4 now: what was planned, up to version 3, is left out" in report.reasons[0]
+
+    @pytest.mark.parametrize(
+        ("time", "verdict"),
+        [("2020-01-01", Verdict.UNKNOWN), ("2020-01-01T00:00:00Z", Verdict.UNKNOWN), ("2999-01-01", Verdict.WILL_LOSE)],
+    )
+    def test_a_time(self, time: str, verdict: Verdict, table: Path, ck: Path) -> None:
+        self.planned(ck, table)
+        if verdict is Verdict.UNKNOWN:
+            assert judge(ck, table, reader={"startingTimestamp": time}).verdict is Verdict.SAFE
+        clean(table, 3)
+        assert judge(ck, table, reader={"startingTimestamp": time}).verdict is verdict
+        delta_checkpoint(ck, table, 4, before=None)
+        assert judge(ck, table, reader={"startingTimestamp": time}).verdict is Verdict.SAFE
+
+    @pytest.mark.parametrize("reader", [{"startingVersion": "first"}, {"startingTimestamp": "yesterday"}])
+    def test_what_delta_refuses(self, reader: dict[str, str], table: Path, ck: Path) -> None:
+        delta_checkpoint(ck, table, 4, before=None)
+        with pytest.raises(RefusedError, match="is no"):
+            judge(ck, table, reader=reader)
+
+    def planned(self, ck: Path, table: Path) -> None:
+        """The first batch is planned up to version 3, and not committed."""
+        delta_checkpoint(ck, table, 4, before=None)
+        (ck / "commits" / "0").unlink()
 
 
 def test_downtime(tmp_path: Path, ck: Path) -> None:
