@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, Offset
@@ -30,21 +30,18 @@ from airflow_ckpt_provider.guards.delta_log import (
     DeltaCommit,
     DeltaLog,
     directories_of,
-    interval,
     read_delta_log,
 )
+from airflow_ckpt_provider.guards.delta_retention import time_left
 from airflow_ckpt_provider.guards.reader_options import is_on, reader_options
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.verdict import Verdict
 
 KIND = DeltaOffset.kind
-#: Delta's defaults.
-_LOG_RETENTION = timedelta(days=30)
-_FILE_RETENTION = timedelta(days=7)
+_NO_TIME = datetime.fromtimestamp(0, UTC)
 _READERS = 16
 
 
@@ -138,6 +135,10 @@ class _Look:
     found: list[Judgement] = field(default_factory=list)
     parts: list[PartReport] = field(default_factory=list)
     lost: int | None = 0
+    #: Paths of the files that are to be read.
+    needed: set[str] = field(default_factory=set)
+    #: Path -> when it was written, of files of the change data feed, which no ``remove`` names: VACUUM goes by that.
+    untracked: dict[str, datetime] = field(default_factory=dict)
     #: Spark fails at its start whatever ``failOnDataLoss`` says, so nothing is lost silently.
     blocked: bool = False
 
@@ -169,7 +170,7 @@ class _Look:
         if state and reads_changes(self.options):
             self.found += judge_feed(self.log, state, self._asked_from(), readers=_READERS)
         self._judge_files(commits)
-        left = self._time_left(commits, state, facts)
+        left = self._time_left(commits, state, facts) if state else None
         return self._made(facts, left)
 
     def _made(self, facts: dict[str, Any], left: float | None) -> SourceReport:
@@ -338,7 +339,12 @@ class _Look:
             )
         with ThreadPoolExecutor(_READERS) as pool:
             listings = pool.map(self.log.table.list, directories_of(file for _, file in wanted))
-            there = {file.path for listing in listings for file in listing.files}
+            there = {file.path: file for listing in listings for file in listing.files}
+        self.needed = {file.path for _, file in wanted}
+        for commit in commits:
+            for file in commit.changes:
+                times = (commit.time, there[file.path].modified if file.path in there else None)
+                self.untracked[file.path] = min((time for time in times if time), default=_NO_TIME)
         missing: dict[str, list[AddedFile]] = {}
         for name, file in wanted:
             if not file.is_elsewhere and file.path not in there:
@@ -368,63 +374,27 @@ class _Look:
             return ()
         return files[self.offset.index + 1 :]
 
-    def _time_left(self, commits: list[DeltaCommit], state: TableState | None, facts: dict[str, Any]) -> float | None:
+    def _time_left(self, commits: list[DeltaCommit], state: TableState, facts: dict[str, Any]) -> float | None:
         """How long log and data files will be there, as a lower bound."""
-        if state is None:
-            return None
-        log_keeps = (
-            interval(state.configuration.get("delta.logRetentionDuration", "interval 30 days")) or _LOG_RETENTION
+        left: dict[str, datetime] = {}
+        for commit in commits:
+            left |= commit.dropped
+            for file in commit.added:
+                left.pop(file.path, None)
+        needed = [self.offset, *([self.reread_from] if self.reread_from else [])]
+        found = time_left(
+            state,
+            self.settings,
+            log_since=[self.log.written_for(o.table_version, rebuilt=o.initial_snapshot) for o in needed],
+            files_since=[time for path, time in (left | self.untracked).items() if path in self.needed],
         )
-        files_keep = (
-            interval(state.configuration.get("delta.deletedFileRetentionDuration", "interval 7 days"))
-            or _FILE_RETENTION
-        )
-        facts |= {"log_retention_s": log_keeps.total_seconds(), "deleted_file_retention_s": files_keep.total_seconds()}
-        now = datetime.now(UTC)
-        bounds = []
-        if state.configuration.get("delta.enableExpiredLogCleanup", "true").lower() != "false":
-            oldest = self._oldest_needed()
-            written = self.log.commits.get(oldest)
-            # A version that does not exist yet is kept from the day on which it is written.
-            bounds.append(
-                ((written + log_keeps) if written else (now + log_keeps), "delta.logRetentionDuration", log_keeps)
-            )
-        dropped = {path: ms for commit in commits for path, ms in commit.dropped.items()}
-        needed = {file.path for commit in commits for file in commit.added}
-        bounds += [
-            (datetime.fromtimestamp(ms / 1000, UTC) + files_keep, "delta.deletedFileRetentionDuration", files_keep)
-            for path, ms in dropped.items()
-            if path in needed and ms
-        ]
-        if not bounds:
-            return None
-        until, setting, keeps = min(bounds, key=lambda bound: bound[0])
-        left = max((until - now).total_seconds(), 0.0)
-        facts |= {"limited_by": setting}
-        self._judge_downtime(left, setting, keeps)
-        return left
-
-    def _judge_downtime(self, left: float, setting: str, keeps: timedelta) -> None:
-        if self.settings.max_downtime is None:
-            return
-        needed = self.settings.max_downtime + self.settings.buffer
-        if left >= needed:
-            return
-        enough = timedelta(seconds=-(-(needed - left) // 3600) * 3600) + keeps
-        hours = int(-(-enough.total_seconds() // 3600))
-        self._add(
-            self.settings.if_gone,
-            f"the resume point is sure to be there for {format_duration(left)} only, less than the planned downtime "
-            "and its buffer of "
-            f"{format_duration(needed)}; {setting} = 'interval {hours} hours' would do",
-        )
+        facts |= found.facts
+        self.found += [found.judgement] if found.judgement else []
+        return found.seconds
 
     def _asked_from(self) -> int:
         """The first version that a start asks for: of the newest committed batch, which it asks for again."""
         return (self.reread_from or self.offset).table_version
-
-    def _oldest_needed(self) -> int:
-        return max(min(self.offset.table_version, self._asked_from()), 0)
 
 
 def _delta(offset: Offset | None) -> DeltaOffset | None:

@@ -51,7 +51,8 @@ class DeltaCommit:
     :param time: when, in UTC, where the commit shows.
     :param added: files with new rows, in the order of the commit: an offset's ``index`` counts them from 0.
     :param removed: paths of files whose rows are gone or rewritten (``dataChange``).
-    :param dropped: path -> when (milliseconds), of all files it removed, those of ``OPTIMIZE`` too.
+    :param dropped: path -> when, of all files that left the table, those of ``OPTIMIZE`` too; 1970 where it does not say, as
+        ``VACUUM`` takes it. Not of those that only got a deletion vector.
     :param table_id: id of the table, where the commit sets its metadata.
     :param metadata: the metadata, where the commit sets it.
     :param features: reader features that it asks for, where it sets the protocol.
@@ -63,7 +64,7 @@ class DeltaCommit:
     time: datetime | None
     added: tuple[AddedFile, ...]
     removed: tuple[str, ...]
-    dropped: Mapping[str, int]
+    dropped: Mapping[str, datetime]
     table_id: str | None = None
     metadata: Mapping[str, Any] | None = None
     features: frozenset[str] = frozenset()
@@ -81,13 +82,13 @@ class DeltaLog:
 
     :param table: the table's directory.
     :param commits: version -> when its file was written, ascending; those that are still there.
-    :param checkpoints: versions that have a checkpoint, ascending.
+    :param checkpoints: version -> when its checkpoint was written, ascending.
     :param names: names of all commits and checkpoints.
     """
 
     table: Location
     commits: dict[int, datetime | None]
-    checkpoints: tuple[int, ...]
+    checkpoints: dict[int, datetime | None]
     names: tuple[str, ...] = ()
     _contents: dict[str, bytes] = field(default_factory=dict)
     _read: dict[int, DeltaCommit] = field(default_factory=dict)
@@ -131,13 +132,28 @@ class DeltaLog:
 
     def can_rebuild(self, version: int) -> bool:
         """Whether the state of the table at a version can be put together."""
-        base = max((c for c in self.checkpoints if c <= version), default=-1)
-        return not self.missing(base + 1, version)
+        return not self.missing(self._base(version) + 1, version)
+
+    def written_for(self, version: int, *, rebuilt: bool) -> datetime | None:
+        """When the oldest file was written that is needed to read from a version on; ``None``: it is still to be written.
+
+        :param rebuilt: the state of the table at the version is needed too.
+        """
+        base = self._base(version) if rebuilt else version - 1
+        times = [time for c, time in self.checkpoints.items() if rebuilt and c == base and time]
+        oldest = next((v for v in self.commits if v > base), None)
+        if oldest is not None:
+            written = self.commits[oldest] or self.commit(oldest).time
+            times += [written] if written else []
+        return min(times, default=None)
+
+    def _base(self, version: int) -> int:
+        """The checkpoint that the state at a version is put together from; -1 without one."""
+        return max((c for c in self.checkpoints if c <= version), default=-1)
 
     def names_for(self, version: int) -> list[str]:
         """Names in ``_delta_log`` that the state at a version is put together from."""
-        base = max((c for c in self.checkpoints if c <= version), default=-1)
-        kept = []
+        base, kept = self._base(version), []
         for name in self.names:
             checkpoint, commit = _CHECKPOINT.fullmatch(name), _COMMIT.fullmatch(name)
             if (checkpoint and int(checkpoint[1]) == base) or (commit and base < int(commit[1]) <= version):
@@ -151,18 +167,18 @@ def read_delta_log(table: Location) -> DeltaLog:
     :param table: the table's directory.
     """
     commits: dict[int, datetime | None] = {}
-    checkpoints = set()
+    checkpoints: dict[int, datetime | None] = {}
     names = []
     for file in table.list(DELTA_LOG).files:
         name = file.path.rpartition("/")[2]
         if match := _COMMIT.fullmatch(name):
             commits[int(match[1])] = file.modified
         elif match := _CHECKPOINT.fullmatch(name):
-            checkpoints.add(int(match[1]))
+            checkpoints[int(match[1])] = file.modified
         else:
             continue
         names.append(name)
-    return DeltaLog(table, dict(sorted(commits.items())), tuple(sorted(checkpoints)), tuple(names))
+    return DeltaLog(table, dict(sorted(commits.items())), dict(sorted(checkpoints.items())), tuple(names))
 
 
 def is_delta_table(table: Location) -> bool:
@@ -219,16 +235,19 @@ def parse_commit(data: bytes, *, version: int, path: str) -> DeltaCommit:
     added: list[AddedFile] = []
     changes: list[AddedFile] = []
     removed: list[str] = []
-    dropped: dict[str, int] = {}
+    dropped: dict[str, datetime] = {}
+    stays: set[str] = set()
     info: Mapping[str, Any] = {}
     metadata: Mapping[str, Any] | None = None
     features: frozenset[str] = frozenset()
     for action in read_actions(data, path=path):
         try:
-            if (add := action.get("add")) and add["dataChange"]:
-                added.append(AddedFile(_decoded(add["path"]), rows_of(add.get("stats"))))
+            if add := action.get("add"):
+                stays.add(_decoded(add["path"]))
+                if add["dataChange"]:
+                    added.append(AddedFile(_decoded(add["path"]), rows_of(add.get("stats"))))
             if remove := action.get("remove"):
-                dropped[_decoded(remove["path"])] = int(remove.get("deletionTimestamp") or 0)
+                dropped[_decoded(remove["path"])] = time_of(int(remove.get("deletionTimestamp") or 0))
                 if remove.get("dataChange", True):
                     removed.append(_decoded(remove["path"]))
             if change := action.get("cdc"):
@@ -246,7 +265,7 @@ def parse_commit(data: bytes, *, version: int, path: str) -> DeltaCommit:
         added=tuple(added),
         removed=tuple(removed),
         changes=tuple(changes),
-        dropped=dropped,
+        dropped={path: time for path, time in dropped.items() if path not in stays},
         table_id=str(metadata["id"]) if metadata and "id" in metadata else None,
         metadata=metadata,
         features=features,

@@ -334,20 +334,97 @@ class TestStartingVersion:
         (ck / "commits" / "0").unlink()
 
 
-def test_downtime(tmp_path: Path, ck: Path) -> None:
-    configuration = {
-        "delta.logRetentionDuration": "interval 2 days",
-        "delta.deletedFileRetentionDuration": "interval 1 day",
-    }
-    table = new_table(tmp_path / "short", 4, configuration=configuration)
-    delta_checkpoint(ck, table, 2)
-    assert judge(ck, table, max_downtime=86400.0, buffer=3600.0).verdict is Verdict.SAFE
-    report = judge(ck, table, max_downtime=3 * 86400.0, buffer=3600.0)
-    assert report.verdict is Verdict.WILL_FAIL
-    assert "delta.logRetentionDuration = 'interval 74 hours' would do" in report.reasons[0]
-    day_ago = time.time() - 86400 * 1.5
-    os.utime(commit(table, 1), (day_ago, day_ago))  # of the newest batch: asked for at the start
-    assert judge(ck, table, max_downtime=86400.0).verdict is Verdict.WILL_FAIL
+class TestTimeLeft:
+    """Ten days of downtime are planned, and VACUUM takes what left the table a week ago."""
+
+    def test_downtime(self, tmp_path: Path, ck: Path) -> None:
+        configuration = {
+            "delta.logRetentionDuration": "interval 2 days",
+            "delta.deletedFileRetentionDuration": "interval 1 day",
+        }
+        table = new_table(tmp_path / "short", 4, configuration=configuration)
+        delta_checkpoint(ck, table, 2)
+        assert judge(ck, table, max_downtime=86400.0, buffer=3600.0).verdict is Verdict.SAFE
+        report = judge(ck, table, max_downtime=3 * 86400.0, buffer=3600.0)
+        assert report.verdict is Verdict.WILL_FAIL
+        assert "delta.logRetentionDuration = 'interval 74 hours' would do" in report.reasons[0]
+        day_ago = time.time() - 86400 * 1.5
+        os.utime(commit(table, 1), (day_ago, day_ago))  # of the newest batch: asked for at the start
+        assert judge(ck, table, max_downtime=86400.0).verdict is Verdict.WILL_FAIL
+
+    def test_an_append_is_no_alarm(self, table: Path, ck: Path) -> None:
+        delta_checkpoint(ck, table, 2)
+        assert judge(ck, table, max_downtime=10 * 86400.0).verdict is Verdict.SAFE
+
+    def test_unread_files_of_the_first_snapshot_were_replaced(self, table: Path, ck: Path) -> None:
+        delta_checkpoint(ck, table, 3, 1, before=None, initial=True)
+        assert judge(ck, table, max_downtime=10 * 86400.0).verdict is Verdict.SAFE
+        DeltaTable(table).optimize.compact()
+        self.a_week_is_left(judge(ck, table, max_downtime=10 * 86400.0))
+        DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
+        assert judge(ck, table).verdict is Verdict.WILL_FAIL
+
+    @pytest.mark.parametrize("predicate", ["id < 5", None], ids=["a file of the feed", "whole files"])
+    def test_a_reader_of_the_change_data_feed(self, predicate: str | None, tmp_path: Path, ck: Path) -> None:
+        table = new_table(tmp_path / "feed", 3, configuration={"delta.enableChangeDataFeed": "true"})
+        delta_checkpoint(ck, table, 3)
+        DeltaTable(table).delete(predicate)
+        self.a_week_is_left(judge(ck, table, reader=FEED, max_downtime=10 * 86400.0))
+
+    def test_a_file_of_the_feed_is_older_than_its_commit(self, tmp_path: Path, ck: Path) -> None:
+        """VACUUM goes by the time of the file."""
+        table = new_table(tmp_path / "feed", 3, configuration={"delta.enableChangeDataFeed": "true"})
+        delta_checkpoint(ck, table, 3)
+        DeltaTable(table).delete("id < 5")
+        days_ago = time.time() - 6 * 86400
+        for file in (table / "_change_data").iterdir():
+            os.utime(file, (days_ago, days_ago))
+        assert (judge(ck, table, reader=FEED).seconds_left or 0) <= 86400
+
+    def test_a_removed_file_without_a_time(self, table: Path, ck: Path) -> None:
+        delta_checkpoint(ck, table, 2)
+        DeltaTable(table).optimize.compact()
+        lines = [json.loads(line) for line in commit(table, 4).read_text().splitlines()]
+        for action in lines:
+            action.get("remove", {}).pop("deletionTimestamp", None)
+        commit(table, 4).write_text("\n".join(map(json.dumps, lines)))
+        report = judge(ck, table, max_downtime=60.0)
+        assert (report.verdict, report.seconds_left) == (Verdict.WILL_FAIL, 0)
+
+    def test_a_file_that_only_got_a_deletion_vector_stays(self) -> None:
+        lines = b'{"remove":{"path":"a","dataChange":true}}\n{"add":{"path":"a","dataChange":true}}\n{"remove":{"path":"b"}}'
+        assert list(parse_commit(lines, version=0, path="x").dropped) == ["b"]
+
+    def test_the_first_snapshot_needs_the_log_before_it(self, table: Path, ck: Path) -> None:
+        """Version 3 is put together from the versions 0 to 3, or from a checkpoint of the log."""
+        delta_checkpoint(ck, table, 3, 1, before=None, initial=True)
+        days_ago = time.time() - 29 * 86400
+        os.utime(commit(table, 0), (days_ago, days_ago))
+        assert (judge(ck, table).seconds_left or 0) <= 86400
+        DeltaTable(table).create_checkpoint()
+        assert (judge(ck, table).seconds_left or 0) > 20 * 86400
+
+    @pytest.mark.parametrize(
+        ("words", "left", "verdict"),
+        [("interval 0 days", 0, Verdict.WILL_FAIL), ("interval 1 fortnight", None, Verdict.UNKNOWN)],
+    )
+    def test_other_intervals(self, words: str, left: int | None, verdict: Verdict, ck: Path, tmp_path: Path) -> None:
+        table = new_table(tmp_path / "table", 4)
+        delta_checkpoint(ck, table, 2)
+        text = commit(table, 0).read_text()
+        commit(table, 0).write_text(
+            text.replace(
+                '"configuration":{}', json.dumps({"configuration": {"delta.logRetentionDuration": words}})[1:-1]
+            )
+        )
+        assert judge(ck, table).verdict is Verdict.SAFE
+        report = judge(ck, table, max_downtime=60.0)
+        assert (report.verdict, report.seconds_left) == (verdict, left)
+
+    def a_week_is_left(self, report: SourceReport) -> None:
+        assert report.verdict is Verdict.WILL_FAIL
+        assert "; delta.deletedFileRetentionDuration = 'interval 241 hours' would do" in report.reasons[0]
+        assert 6.9 * 86400 < (report.seconds_left or 0) <= 7 * 86400
 
 
 def test_a_table_that_delta_rs_cannot_read(table: Path, ck: Path) -> None:
