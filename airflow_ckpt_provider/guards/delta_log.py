@@ -165,6 +165,7 @@ def read_delta_log(table: Location) -> DeltaLog:
     """List the log of a table.
 
     :param table: the table's directory.
+    :raises UnreadableLogError: a checkpoint is newer than every commit: Spark cannot open the table.
     """
     commits: dict[int, datetime | None] = {}
     checkpoints: dict[int, datetime | None] = {}
@@ -178,6 +179,14 @@ def read_delta_log(table: Location) -> DeltaLog:
         else:
             continue
         names.append(name)
+    if (newest := max(checkpoints, default=-1)) > max(commits, default=-1):
+        checkpoint = next(name for name in names if (match := _CHECKPOINT.fullmatch(name)) and int(match[1]) == newest)
+        ends = f"the newest commit is {commit_path(max(commits))}" if commits else "there is no commit"
+        raise UnreadableLogError(
+            f"{table}/{DELTA_LOG}/{checkpoint} is newer than every commit ({ends}): Spark cannot open the table",
+            path=f"{DELTA_LOG}/{checkpoint}",
+            hint=f"commits up to {commit_path(newest)} are missing: copy them from where the table came from",
+        )
     return DeltaLog(table, dict(sorted(commits.items())), dict(sorted(checkpoints.items())), tuple(names))
 
 

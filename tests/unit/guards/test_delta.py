@@ -458,6 +458,14 @@ def test_a_damaged_commit(table: Path, ck: Path) -> None:
         read_delta_log(open_location(str(table))).commit(3)
 
 
+def test_a_log_checkpoint_newer_than_every_commit(table: Path, ck: Path) -> None:
+    """It was SAFE for a stream that has read all of it, though Spark cannot open the table."""
+    delta_checkpoint(ck, table, 4, before=3)
+    clean(table, 4)
+    with pytest.raises(UnreadableLogError, match=r"is newer than every commit \(there is no commit\)"):
+        judge(ck, table, fail_on_data_loss=False)
+
+
 @pytest.mark.parametrize(
     ("text", "hours"),
     [("interval 30 days", 720), ("interval 1 week", 168), ("INTERVAL 2 hours 30 minutes", 2.5), ("168 hours", 168)],
