@@ -315,7 +315,47 @@ class _Look:
             return list(pool.map(self.log.commit, there))
 
     def _judge_files(self, commits: list[DeltaCommit]) -> None:
-        """See whether the data files of what is to be read are still there."""
+        """See whether the data files of what is to be read are still there, and as long as the log says."""
+        wanted = self._wanted(commits)
+        self.needed = {file.path for _, file in wanted}
+        elsewhere = sum(file.is_elsewhere for _, file in wanted)
+        if elsewhere:
+            self._add(
+                Verdict.UNKNOWN,
+                f"{elsewhere:,} data files lie outside of the table's directory and were not looked for",
+            )
+        with ThreadPoolExecutor(_READERS) as pool:
+            listings = pool.map(self.log.table.list, directories_of(file for _, file in wanted))
+            there = {file.path: file for listing in listings for file in listing.files}
+        for commit in commits:
+            for file in commit.changes:
+                times = (commit.time, there[file.path].modified if file.path in there else None)
+                self.untracked[file.path] = min((time for time in times if time), default=_NO_TIME)
+        gone: dict[str, list[AddedFile]] = {}
+        cut: dict[str, list[AddedFile]] = {}
+        other: list[str] = []
+        for name, file in wanted:
+            found = there.get(file.path)
+            if file.is_elsewhere:
+                continue
+            if found is None:
+                gone.setdefault(name, []).append(file)
+            elif file.size and found.size < file.size:
+                cut.setdefault(name, []).append(file)
+            elif file.size and found.size > file.size:
+                other.append(f"{file.path} has {found.size:,} bytes, and {file.size:,} in the log")
+        self._add_harmed(
+            gone, "are gone, by VACUUM or by hand", "with spark.sql.files.ignoreMissingFiles they are left out"
+        )
+        self._add_harmed(cut, "are cut off", "with spark.sql.files.ignoreCorruptFiles they are left out")
+        if other:
+            self._add(
+                Verdict.UNKNOWN,
+                f"{len(other):,} data files are not those that the log names: {'; '.join(other[:3])}{'; …' if other[3:] else ''}",
+            )
+
+    def _wanted(self, commits: list[DeltaCommit]) -> list[tuple[str, AddedFile]]:
+        """The data files that are to be read, each with what it is a part of."""
         wanted: list[tuple[str, AddedFile]] = []
         if self.offset.initial_snapshot and self.log.can_rebuild(self.offset.table_version):
             wanted += [(f"snapshot {self.offset.table_version}", file) for file in self._snapshot_files()]
@@ -331,38 +371,21 @@ class _Look:
                 continue
             from_index = self.offset.index + 1 if commit.version == self.offset.table_version else 0
             wanted += [(f"version {commit.version}", file) for file in commit.added[max(from_index, 0) :]]
-        elsewhere = sum(file.is_elsewhere for _, file in wanted)
-        if elsewhere:
-            self._add(
-                Verdict.UNKNOWN,
-                f"{elsewhere:,} data files lie outside of the table's directory and were not looked for",
-            )
-        with ThreadPoolExecutor(_READERS) as pool:
-            listings = pool.map(self.log.table.list, directories_of(file for _, file in wanted))
-            there = {file.path: file for listing in listings for file in listing.files}
-        self.needed = {file.path for _, file in wanted}
-        for commit in commits:
-            for file in commit.changes:
-                times = (commit.time, there[file.path].modified if file.path in there else None)
-                self.untracked[file.path] = min((time for time in times if time), default=_NO_TIME)
-        missing: dict[str, list[AddedFile]] = {}
-        for name, file in wanted:
-            if not file.is_elsewhere and file.path not in there:
-                missing.setdefault(name, []).append(file)
-        if not missing:
+        return wanted
+
+    def _add_harmed(self, harmed: dict[str, list[AddedFile]], what: str, way_out: str) -> None:
+        if not harmed:
             return
-        rows = [file.rows for files in missing.values() for file in files]
+        rows = [file.rows for files in harmed.values() for file in files]
         counted = None if any(n is None for n in rows) else sum(n or 0 for n in rows)
         self.lost = None if self.lost is None or counted is None else self.lost + counted
         self._add(
             Verdict.WILL_FAIL,
             f"{len(rows):,} data files ({'rows not known' if counted is None else f'{counted:,} rows'}) of "
-            f"{', '.join(list(missing)[:5])}"
-            f"{', …' if len(missing) > 5 else ''} are gone, by VACUUM or by hand: the batch fails whatever "
-            "failOnDataLoss says; "
-            "with spark.sql.files.ignoreMissingFiles they are left out",
+            f"{', '.join(list(harmed)[:5])}{', …' if len(harmed) > 5 else ''} {what}: the batch fails whatever failOnDataLoss "
+            f"says; {way_out}",
         )
-        for name, files in missing.items():
+        for name, files in harmed.items():
             facts = {"missing_files": len(files), "rows": sum(f.rows or 0 for f in files), "example": files[0].path}
             self.parts.append(PartReport(name, Verdict.WILL_FAIL, facts))
 

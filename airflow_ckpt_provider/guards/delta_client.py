@@ -228,6 +228,10 @@ def _files(table: DeltaTable) -> tuple[AddedFile, ...]:
     rows: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     rows.sort(key=lambda row: (row["modification_time"], row["path"]))
     return tuple(
-        AddedFile(unquote(row["path"]) if "://" not in row["path"] else row["path"], row.get("num_records"))
+        AddedFile(
+            unquote(row["path"]) if "://" not in row["path"] else row["path"],
+            row.get("num_records"),
+            row.get("size_bytes"),
+        )
         for row in rows
     )

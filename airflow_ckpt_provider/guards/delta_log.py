@@ -31,10 +31,12 @@ class AddedFile:
 
     :param path: relative to the table, decoded; or a URI for a file that lies elsewhere (a shallow clone's).
     :param rows: its number of rows, where the statistics tell.
+    :param size: bytes, where the log has them.
     """
 
     path: str
     rows: int | None
+    size: int | None = None
 
     @property
     def is_elsewhere(self) -> bool:
@@ -254,13 +256,13 @@ def parse_commit(data: bytes, *, version: int, path: str) -> DeltaCommit:
             if add := action.get("add"):
                 stays.add(_decoded(add["path"]))
                 if add["dataChange"]:
-                    added.append(AddedFile(_decoded(add["path"]), rows_of(add.get("stats"))))
+                    added.append(AddedFile(_decoded(add["path"]), rows_of(add.get("stats")), add.get("size")))
             if remove := action.get("remove"):
                 dropped[_decoded(remove["path"])] = time_of(int(remove.get("deletionTimestamp") or 0))
                 if remove.get("dataChange", True):
                     removed.append(_decoded(remove["path"]))
             if change := action.get("cdc"):
-                changes.append(AddedFile(_decoded(change["path"]), None))
+                changes.append(AddedFile(_decoded(change["path"]), None, change.get("size")))
             info = action.get("commitInfo") or info
             metadata = action.get("metaData") or metadata
             if protocol := action.get("protocol"):

@@ -161,6 +161,27 @@ def test_a_data_file_is_gone(table: Path, ck: Path) -> None:
     assert [(p.name, p.facts["rows"]) for p in report.parts] == [("version 3", 10)]
 
 
+def test_a_data_file_of_another_length(table: Path, ck: Path) -> None:
+    delta_checkpoint(ck, table, 2)
+    (file,) = read_delta_log(open_location(str(table))).commit(3).added
+    content = (table / file.path).read_bytes()
+    (table / file.path).write_bytes(b"")
+    report = judge(ck, table)
+    assert (report.verdict, report.lost) == (Verdict.WILL_FAIL, 10)
+    assert "1 data files (10 rows) of version 3 are cut off: the batch fails" in report.reasons[0]
+    (table / file.path).write_bytes(content + content)
+    assert judge(ck, table).verdict is Verdict.UNKNOWN
+    (table / file.path).write_bytes(content)
+    assert judge(ck, table).verdict is Verdict.SAFE
+
+
+def test_a_file_of_the_first_snapshot_that_is_cut_off(table: Path, ck: Path) -> None:
+    delta_checkpoint(ck, table, 3, 2, before=None, initial=True)
+    (file,) = read_delta_log(open_location(str(table))).commit(3).added
+    (table / file.path).write_bytes(b"PAR1")
+    assert [p.name for p in judge(ck, table).parts] == ["snapshot 3"]
+
+
 def test_a_position_within_a_version(table: Path, ck: Path) -> None:
     delta_checkpoint(ck, table, 2, 0)
     (file,) = read_delta_log(open_location(str(table))).commit(2).added
