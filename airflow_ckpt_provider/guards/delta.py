@@ -30,6 +30,7 @@ from airflow_ckpt_provider.guards.delta_log import (
     DeltaCommit,
     DeltaLog,
     directories_of,
+    in_words,
     read_delta_log,
 )
 from airflow_ckpt_provider.guards.delta_retention import time_left
@@ -309,8 +310,8 @@ class _Look:
                     f"the log no longer has {_versions(gone)}, still to be read: {kept}; Spark leaves their rows out",
                 )
             verdict = Verdict.WILL_LOSE if silent else Verdict.WILL_FAIL
-            self.parts += [PartReport(f"version {v}", verdict, {"commit": "gone"}) for v in gone]
-        there = [version for version in range(first, latest + 1) if version in self.log.commits]
+            self.parts += [PartReport(_versions([each]), verdict, {"commit": "gone"}) for each in gone]
+        there = [version for version in self.log.commits if version >= first]
         with ThreadPoolExecutor(_READERS) as pool:
             return list(pool.map(self.log.commit, there))
 
@@ -431,5 +432,5 @@ def _no_snapshot(version: int) -> str:
     )
 
 
-def _versions(gone: list[int]) -> str:
-    return f"version {gone[0]}" if len(gone) == 1 else f"versions {gone[0]} to {gone[-1]}"
+def _versions(gone: list[range]) -> str:
+    return in_words(gone, one="version", many="versions")

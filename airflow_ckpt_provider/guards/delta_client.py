@@ -61,6 +61,11 @@ def read_state(log: DeltaLog, version: int, *, with_files: bool = False) -> Tabl
     :raises UnreadableTableError: delta-rs cannot read it; the message has delta-rs' reason.
     """
     client = _client(f"{log.table}: reading a Delta table")
+    if not log.can_rebuild(version):
+        raise UnreadableTableError(
+            f"{log.table}: version {version} cannot be put together: its log has a hole before it, and no checkpoint after that",
+            hint="the table itself is damaged here: restore the commits that are missing",
+        )
     with tempfile.TemporaryDirectory(prefix="airflow-ckpt-") as directory:
         place = Path(directory, DELTA_LOG)
         place.mkdir()

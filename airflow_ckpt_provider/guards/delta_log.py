@@ -7,7 +7,8 @@ replace them. Only for its first snapshot does it need a state of the table, whi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,6 +23,16 @@ DELTA_LOG = "_delta_log"
 CLOCKS = timedelta(minutes=5)
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\.\d{10}\.\d{10}|\.[0-9a-f-]{36})?\.(parquet|json)")
+#: Action -> the form of those of its fields that are read later than the commit itself; each may be missing.
+_FORMS: dict[str, dict[str, type]] = {
+    "add": {"path": str, "size": int, "deletionVector": dict},
+    "remove": {"path": str, "deletionVector": dict},
+    "cdc": {"path": str, "size": int},
+    "txn": {"appId": str},
+    "commitInfo": {"operationParameters": dict, "operationMetrics": dict},
+    "metaData": {"configuration": dict, "partitionColumns": list, "schemaString": str},
+    "protocol": {"readerFeatures": list, "writerFeatures": list},
+}
 _INTERVAL_PART = re.compile(r"(\d+)\s*(millisecond|second|minute|hour|day|week)s?")
 
 
@@ -105,9 +116,9 @@ class DeltaLog:
         """The newest version; -1 without any."""
         return max([*self.commits, *self.checkpoints], default=-1)
 
-    def missing(self, first: int, last: int) -> list[int]:
+    def missing(self, first: int, last: int) -> list[range]:
         """Versions from ``first`` to ``last`` whose commit is gone."""
-        return [version for version in range(max(first, 0), last + 1) if version not in self.commits]
+        return gaps(max(first, 0), last + 1, self.commits)
 
     def commit(self, version: int) -> DeltaCommit:
         """Read one commit.
@@ -192,6 +203,31 @@ def read_delta_log(table: Location) -> DeltaLog:
     return DeltaLog(table, dict(sorted(commits.items())), dict(sorted(checkpoints.items())), tuple(names))
 
 
+def gaps(first: int, end: int, there: Iterable[int]) -> list[range]:
+    """Numbers from ``first`` to before ``end`` that are missing. A log can name any number, so they are not counted out."""
+    found = []
+    for number in sorted({n for n in there if first <= n < end}):
+        if first < number:
+            found.append(range(first, number))
+        first = number + 1
+    return [*found, range(first, end)] if first < end else found
+
+
+def runs(numbers: Iterable[int]) -> list[range]:
+    """Numbers as ranges."""
+    found: list[range] = []
+    for number in sorted(set(numbers)):
+        begin = found.pop().start if found and found[-1].stop == number else number
+        found.append(range(begin, number + 1))
+    return found
+
+
+def in_words(ranges: Sequence[range], *, one: str, many: str) -> str:
+    """Numbers for a message, such as ``version 3`` or ``versions 3 to 5, 7``."""
+    each = [str(r.start) if r.stop == r.start + 1 else f"{r.start} to {r.stop - 1}" for r in ranges]
+    return f"{one if len(each) == 1 and each[0].isdigit() else many} {', '.join(each)}"
+
+
 def is_delta_table(table: Location) -> bool:
     """Whether a place is a Delta table."""
     return bool(table.list(DELTA_LOG).files)
@@ -207,15 +243,36 @@ def read_actions(data: bytes, *, path: str) -> list[dict[str, Any]]:
 
     :param data: content of ``_delta_log/<version>.json``.
     :param path: its path, for messages.
-    :raises UnreadableLogError: a line is no action.
+    :raises UnreadableLogError: a line is no action, or a field has another form than Delta's PROTOCOL.md says.
     """
     try:
         actions = [load_json(line) for line in data.split(b"\n") if line.strip()]
         if strange := [action for action in actions if not isinstance(action, dict)]:
             raise ValueError(f"found {strange[0]!r}")
     except ValueError as e:
-        raise _unreadable(path, e) from e
-    return actions
+        raise _unreadable(path, "the JSON is broken or cut off", e) from e
+    with fields_of(path):
+        return [{name: _checked(name, value) for name, value in each.items() if value is not None} for each in actions]
+
+
+@contextmanager
+def fields_of(path: str) -> Iterator[None]:
+    """Read fields of a commit.
+
+    :param path: its path, for messages.
+    :raises UnreadableLogError: one is missing or has an unexpected form.
+    """
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as e:
+        raise _unreadable(path, f"a field is missing or has an unexpected form: {type(e).__name__}", e) from e
+
+
+def _checked(name: str, value: Any) -> Any:
+    for key, form in _FORMS.get(name, {}).items():
+        if value.get(key) is not None and not isinstance(value[key], form):
+            raise TypeError(f"{name}.{key} is {value[key]!r}")
+    return value
 
 
 def time_of(stamp: int) -> datetime:
@@ -251,8 +308,9 @@ def parse_commit(data: bytes, *, version: int, path: str) -> DeltaCommit:
     info: Mapping[str, Any] = {}
     metadata: Mapping[str, Any] | None = None
     features: frozenset[str] = frozenset()
-    for action in read_actions(data, path=path):
-        try:
+    actions = read_actions(data, path=path)
+    with fields_of(path):
+        for action in actions:
             if add := action.get("add"):
                 stays.add(_decoded(add["path"]))
                 if add["dataChange"]:
@@ -267,20 +325,18 @@ def parse_commit(data: bytes, *, version: int, path: str) -> DeltaCommit:
             metadata = action.get("metaData") or metadata
             if protocol := action.get("protocol"):
                 features = frozenset(protocol.get("readerFeatures") or ())
-        except (ValueError, KeyError, TypeError, AttributeError) as e:
-            raise _unreadable(path, e) from e
-    return DeltaCommit(
-        version=version,
-        operation=str(info.get("operation") or ""),
-        time=commit_time(info),
-        added=tuple(added),
-        removed=tuple(removed),
-        changes=tuple(changes),
-        dropped={path: time for path, time in dropped.items() if path not in stays},
-        table_id=str(metadata["id"]) if metadata and "id" in metadata else None,
-        metadata=metadata,
-        features=features,
-    )
+        return DeltaCommit(
+            version=version,
+            operation=str(info.get("operation") or ""),
+            time=commit_time(info),
+            added=tuple(added),
+            removed=tuple(removed),
+            changes=tuple(changes),
+            dropped={path: time for path, time in dropped.items() if path not in stays},
+            table_id=str(metadata["id"]) if metadata and "id" in metadata else None,
+            metadata=metadata,
+            features=features,
+        )
 
 
 def interval(text: str) -> timedelta | None:
@@ -310,9 +366,9 @@ def _decoded(path: str) -> str:
     return path if "://" in path else unquote(path)
 
 
-def _unreadable(path: str, error: Exception) -> UnreadableLogError:
+def _unreadable(path: str, what: str, error: Exception) -> UnreadableLogError:
     return UnreadableLogError(
-        f"{path}: the JSON is broken or cut off ({error})",
+        f"{path}: {what} ({error})",
         path=path,
         hint="the table itself is damaged here: restore the file",
     )

@@ -25,6 +25,7 @@ from airflow_ckpt_provider.guards.delta_log import (
     DELTA_LOG,
     commit_path,
     commit_time,
+    fields_of,
     interval,
     read_actions,
     read_delta_log,
@@ -251,20 +252,22 @@ def read_table_history(table: Location) -> TableHistory:
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
     settings: Mapping[str, str] = {}
+    features: frozenset[str] = frozenset()
     files = _Files()
     for version, actions in zip(versions[start:], raw, strict=True):
-        changes = [action for action in actions if "metaData" in action or "protocol" in action]
-        for action in changes:
-            metadata, protocol = action.get("metaData") or metadata, action.get("protocol") or protocol
-        settings = _settings(metadata or {}, protocol or {}) if changes else settings
-        commits.append(_commit(version, actions, files, settings))
-    features = features_of(metadata or {}, protocol or {})
+        with fields_of(f"{table}/{commit_path(version)}"):
+            changes = [action for action in actions if "metaData" in action or "protocol" in action]
+            for action in changes:
+                metadata, protocol = action.get("metaData") or metadata, action.get("protocol") or protocol
+            settings = _settings(metadata or {}, protocol or {}) if changes else settings
+            features = features_of(metadata or {}, protocol or {}) if changes else features
+            commits.append(_commit(version, actions, files, settings))
     return TableHistory(
         table.uri,
         tuple(commits),
         (metadata or {}).get("id"),
         features,
-        (metadata or {}).get("configuration") or {},
+        {key: str(value) for key, value in ((metadata or {}).get("configuration") or {}).items()},
         doubt=_doubt_of(features),
         is_described=metadata is not None and protocol is not None,
     )

@@ -479,6 +479,38 @@ def test_a_damaged_commit(table: Path, ck: Path) -> None:
         read_delta_log(open_location(str(table))).commit(3)
 
 
+@pytest.mark.parametrize(
+    "action",
+    [
+        {"add": {"path": "x", "dataChange": True, "size": [1]}},
+        {"add": {"path": "x"}},
+        {"remove": {"path": "x", "deletionTimestamp": 10**30}},
+        {"cdc": {"path": 1}},
+        {"commitInfo": True},
+        {"commitInfo": {"timestamp": 10**30}},
+        {"metaData": 10**30},
+        {"metaData": {"partitionColumns": 1}},
+    ],
+)
+def test_a_field_of_an_unexpected_form(action: dict[str, Any], table: Path) -> None:
+    commit(table, 4).write_text(json.dumps(action))
+    with pytest.raises(
+        UnreadableLogError, match=r"0{19}4\.json: a field is missing or has an unexpected form: \w+Error \("
+    ):
+        read_delta_log(open_location(str(table))).commit(4)
+
+
+@pytest.mark.parametrize("reader", [{}, {"readChangeFeed": "true"}])
+def test_a_commit_of_any_number(reader: dict[str, str], tmp_path: Path, ck: Path) -> None:
+    """It took all memory, or did not end, to count up to it."""
+    table = new_table(tmp_path / "feed", 4, configuration={"delta.enableChangeDataFeed": "true"})
+    delta_checkpoint(ck, table, 2)
+    commit(table, 10**12).write_text("")
+    report = judge(ck, table, reader=reader)
+    assert report.verdict is Verdict.WILL_FAIL
+    assert [p.name for p in report.parts] == ["versions 4 to 999999999999"]
+
+
 def test_a_log_checkpoint_newer_than_every_commit(table: Path, ck: Path) -> None:
     """It was SAFE for a stream that has read all of it, though Spark cannot open the table."""
     delta_checkpoint(ck, table, 4, before=3)

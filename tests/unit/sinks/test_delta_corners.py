@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.errors import RefusedError, StorageError, UnreadableLogError
 from airflow_ckpt_provider.guards import delta_client
 from airflow_ckpt_provider.guards.delta_log import commit_path
 from airflow_ckpt_provider.sinks.delta import RESTORED_WITHOUT_SPARK, equal_versions
@@ -22,7 +22,7 @@ from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.sinks.sink import Sink, inspect_sink
 from airflow_ckpt_provider.verdict import Verdict
-from tests.support.delta_sink import QUERY, Table
+from tests.support.delta_sink import OTHER, QUERY, Table
 
 
 @pytest.fixture
@@ -421,6 +421,57 @@ def test_a_commit_that_deltalake_cannot_make_is_no_writer(table: Table, monkeypa
     monkeypatch.setattr(deltalake.DeltaTable, "restore", meanwhile)
     with pytest.raises(RefusedError, match="was written to at the same moment"):
         delta_client.restore(table.place, 0, **settings)  # type: ignore[arg-type]
+
+
+class TestAnyNumbers:
+    """A ``txn`` can have any number; it took all memory to count up to it."""
+
+    NOW = 1_795_000_000_000
+
+    def test_a_time_is_no_batch(self, table: Table) -> None:
+        table.rows("a").batch(self.NOW, self.NOW + 60_000, self.NOW + 120_000)
+        report = look(table, 1)
+        assert (report.verdict, report.rollback) == (Verdict.UNKNOWN, None)
+        assert report.reasons == (report.obstacle,)
+        assert f"has the number {self.NOW}; more batches are missing than the log has commits" in report.reasons[0]
+
+    def test_one_odd_commit(self, table: Table) -> None:
+        table.batch(0, 1, self.NOW)
+        assert look(table, 1).verdict is Verdict.WILL_SKIP
+        report = look(table, self.NOW)
+        assert report.verdict is Verdict.UNKNOWN
+        assert f"no commit of batches 2 to {self.NOW - 1}" in report.reasons[0]
+        assert "these are no batch numbers" in report.reasons[0]
+        assert f"rows of batches {self.NOW + 1} to {self.NOW * 2} are missing" in look(table, self.NOW * 2).reasons[1]
+
+    def test_after_another_id(self, table: Table) -> None:
+        assert look(table.batch(0, query=OTHER).batch(self.NOW), self.NOW).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        {"add": {"path": []}},
+        {"add": {}},
+        {"add": 1.5},
+        {"remove": {"path": "x", "deletionVector": "x"}},
+        {"txn": {"appId": "x", "version": "x"}},
+        {"txn": {"appId": "x", "version": 1, "lastUpdated": 10**30}},
+        {"commitInfo": "x"},
+        {"commitInfo": {"timestamp": 10**30}},
+        {"commitInfo": {"operationMetrics": 1}},
+        {"commitInfo": {"operationMetrics": {"numOutputRows": "x"}}},
+        {"metaData": 1},
+        {"metaData": {"configuration": ["x"]}},
+        {"protocol": {"writerFeatures": 1}},
+    ],
+)
+def test_a_field_of_an_unexpected_form(action: dict[str, object], table: Table) -> None:
+    commit(table.batch(0), action)
+    with pytest.raises(
+        UnreadableLogError, match=r"0{19}1\.json: a field is missing or has an unexpected form: \w+Error \("
+    ):
+        look(table, 0)
 
 
 class TestALongLog:
