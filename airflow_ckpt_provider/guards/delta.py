@@ -51,9 +51,9 @@ class DeltaGuard:
 
     :param settings: its own options, under ``delta``: ``tables`` (source -> the table's directory as a URI or an open
         :class:`Location`; no checkpoint records it), ``options`` (source -> options of the query's reader, such as
-        ``{"skipChangeCommits": "true"}`` or ``{"readChangeFeed": "true"}``), ``described`` (source -> what
-        ``jobs/describe_delta.py`` wrote, for a table that delta-rs cannot read). From a shell: ``table.<source>``,
-        ``option.<source>.<name>`` and ``described.<source>``. A
+        ``{"skipChangeCommits": "true"}``, ``{"readChangeFeed": "true"}`` or ``{"startingVersion": "1"}``), ``described``
+        (source -> what ``jobs/describe_delta.py`` wrote, for a table that delta-rs cannot read). From a shell:
+        ``table.<source>``, ``option.<source>.<name>`` and ``described.<source>``. A
         source without a table is ``UNKNOWN``.
     """
 

@@ -19,6 +19,8 @@ from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
 
 DELTA_LOG = "_delta_log"
+#: Directory in it: parts of V2 checkpoints.
+SIDECARS = "_sidecars"
 #: Clocks of Spark's driver and of the table's writer may differ by this much.
 CLOCKS = timedelta(minutes=5)
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -226,6 +228,12 @@ def in_words(ranges: Sequence[range], *, one: str, many: str) -> str:
     """Numbers for a message, such as ``version 3`` or ``versions 3 to 5, 7``."""
     each = [str(r.start) if r.stop == r.start + 1 else f"{r.start} to {r.stop - 1}" for r in ranges]
     return f"{one if len(each) == 1 and each[0].isdigit() else many} {', '.join(each)}"
+
+
+def is_v2_checkpoint(name: str) -> bool:
+    """Whether a file of the log is a checkpoint that may name sidecars."""
+    match = _CHECKPOINT.fullmatch(name)
+    return bool(match and match[2] and len(match[2]) == 37)
 
 
 def is_delta_table(table: Location) -> bool:

@@ -9,8 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyarrow import parquet
 
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, UnreadableLogError
@@ -509,6 +512,53 @@ def test_a_commit_of_any_number(reader: dict[str, str], tmp_path: Path, ck: Path
     report = judge(ck, table, reader=reader)
     assert report.verdict is Verdict.WILL_FAIL
     assert [p.name for p in report.parts] == ["versions 4 to 999999999999"]
+
+
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_a_log_checkpoint_with_sidecars(form: str, table: Path, ck: Path) -> None:
+    """It was UNKNOWN: the parts that a V2 checkpoint names were not read."""
+    delta_checkpoint(ck, table, 3, before=2)
+    clean(table, 2)
+    log = table / "_delta_log"
+    classic = log / f"{3:020d}.checkpoint.parquet"
+    state = parquet.read_table(classic)
+    (log / "_sidecars").mkdir()
+    part = log / "_sidecars" / "part.parquet"
+    parquet.write_table(state.select(["add", "remove"]).filter(pc.field("add").is_valid()), part)
+    features = ["v2Checkpoint"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}
+    metadata = next(row["metaData"] for row in state.to_pylist() if row["metaData"])
+    metadata |= {"format": {"provider": "parquet", "options": {}}, "configuration": {}}
+    actions = [
+        {"checkpointMetadata": {"version": 3}},
+        {"sidecar": {"path": part.name, "sizeInBytes": part.stat().st_size, "modificationTime": 1}},
+        {"protocol": protocol},
+        {"metaData": {name: value for name, value in metadata.items() if value is not None}},
+    ]
+    classic.unlink()
+    (log / "_last_checkpoint").unlink()
+    place = log / f"{3:020d}.checkpoint.6491acb6-d38a-41a8-9f22-7d19491939d7.{form}"
+    if form == "json":
+        place.write_text("\n".join(map(json.dumps, actions)))
+    else:
+        parquet.write_table(pa.Table.from_pylist(actions, schema=v2_schema(state.schema)), place)
+    assert judge(ck, table).reasons == ()
+    part.unlink()
+    assert judge(ck, table).verdict is Verdict.UNKNOWN
+
+
+def v2_schema(classic: pa.Schema) -> pa.Schema:
+    sidecar = pa.struct({"path": pa.string(), "sizeInBytes": pa.int64(), "modificationTime": pa.int64()})
+    features = pa.list_(pa.string())
+    protocol = {"minReaderVersion": pa.int32(), "minWriterVersion": pa.int32()}
+    return pa.schema(
+        {
+            "checkpointMetadata": pa.struct({"version": pa.int64()}),
+            "sidecar": sidecar,
+            "protocol": pa.struct({**protocol, "readerFeatures": features, "writerFeatures": features}),
+            "metaData": classic.field("metaData").type,
+        }
+    )
 
 
 def test_a_log_checkpoint_newer_than_every_commit(table: Path, ck: Path) -> None:
