@@ -58,6 +58,11 @@ class DeltaOffset(Offset):
     index: int
     initial_snapshot: bool
 
+    @property
+    def last_read(self) -> int:
+        """The newest version that something was read of."""
+        return self.table_version if self.initial_snapshot or self.index >= 0 else self.table_version - 1
+
 
 @dataclass(frozen=True, slots=True)
 class FileOffset(Offset):

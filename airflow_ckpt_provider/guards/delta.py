@@ -11,39 +11,38 @@ What Spark does in each case was run with Spark 4.0.0 and Delta 4.4.0 (``tests/i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, Offset
 from airflow_ckpt_provider.errors import CkptError, MissingExtraError
+from airflow_ckpt_provider.guards.delta_begin import first_batch
 from airflow_ckpt_provider.guards.delta_changes import judge_changes, judge_schemas, reads_changes
 from airflow_ckpt_provider.guards.delta_client import TableState, UnreadableTableError, read_state
 from airflow_ckpt_provider.guards.delta_described import read_described
 from airflow_ckpt_provider.guards.delta_feed import judge_feed
 from airflow_ckpt_provider.guards.delta_log import (
+    CLOCKS,
     AddedFile,
     DeltaCommit,
     DeltaLog,
     directories_of,
-    interval,
+    in_words,
     read_delta_log,
 )
-from airflow_ckpt_provider.guards.reader_options import reader_options
+from airflow_ckpt_provider.guards.delta_retention import time_left
+from airflow_ckpt_provider.guards.reader_options import is_on, reader_options
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.verdict import Verdict
 
 KIND = DeltaOffset.kind
-#: Delta's defaults.
-_LOG_RETENTION = timedelta(days=30)
-_FILE_RETENTION = timedelta(days=7)
-#: Clocks of Spark's driver and of the table's writer may differ by this much.
-_CLOCKS = timedelta(minutes=5)
+_NO_TIME = datetime.fromtimestamp(0, UTC)
 _READERS = 16
 
 
@@ -52,9 +51,9 @@ class DeltaGuard:
 
     :param settings: its own options, under ``delta``: ``tables`` (source -> the table's directory as a URI or an open
         :class:`Location`; no checkpoint records it), ``options`` (source -> options of the query's reader, such as
-        ``{"skipChangeCommits": "true"}`` or ``{"readChangeFeed": "true"}``), ``described`` (source -> what
-        ``jobs/describe_delta.py`` wrote, for a table that delta-rs cannot read). From a shell: ``table.<source>``,
-        ``option.<source>.<name>`` and ``described.<source>``. A
+        ``{"skipChangeCommits": "true"}``, ``{"readChangeFeed": "true"}`` or ``{"startingVersion": "1"}``), ``described``
+        (source -> what ``jobs/describe_delta.py`` wrote, for a table that delta-rs cannot read). From a shell:
+        ``table.<source>``, ``option.<source>.<name>`` and ``described.<source>``. A
         source without a table is ``UNKNOWN``.
     """
 
@@ -88,32 +87,59 @@ class DeltaGuard:
                 "not its path",
             )
         table = open_location(place) if isinstance(place, str) else place
-        offset = _start(source)
-        if offset is None:
+        start, end = _delta(source.start.offset), _delta(source.end)
+        known = start or end
+        if known is None:
             return not_guarded(source, "it has read nothing yet: where it starts is for its own options to say")
         log = read_delta_log(table)
-        facts: dict[str, Any] = {"table": table.uri, "table_id": offset.table_id}
+        facts: dict[str, Any] = {"table": table.uri, "table_id": known.table_id}
         if log.is_empty:
             reason = f"there is no Delta table at {table}: it has no _delta_log"
             return SourceReport(source.name, KIND, (Judgement(Verdict.WILL_FAIL, reason),), lost=None, facts=facts)
         options = dict(self._options.get(source.name, {}))
-        look = _Look(log, source, offset, self._settings, options, self._described.get(source.name))
-        return look.report(facts)
+        offset, reread_from, found = _begin(log, source, known, options)
+        described = self._described.get(source.name)
+        return _Look(log, source, offset, end, reread_from, self._settings, options, described, found).report(facts)
+
+
+def _begin(
+    log: DeltaLog, source: GuardedSource, known: DeltaOffset, options: Mapping[str, str]
+) -> tuple[DeltaOffset, DeltaOffset | None, list[Judgement]]:
+    """From where the source is read, from where it is asked for again, and what is to be said of a first batch."""
+    again = _delta(source.reread[0]) if source.reread else None
+    if _delta(source.start.offset) is None:
+        first = first_batch(log, known, options)
+        return first.offset, None, [judgement for judgement in (first.on_start, first.on_replay) if judgement]
+    if source.reread and again is None:
+        first = first_batch(log, known, options)
+        return known, first.offset, [first.on_start] if first.on_start else []
+    return known, again, []
 
 
 @dataclass(slots=True)
 class _Look:
-    """One check of one table."""
+    """One check of one table.
+
+    :param offset: from where it is read.
+    :param planned: up to where the next batch reads, where it was planned before.
+    :param reread_from: where the newest committed batch began, where Spark asks for it again.
+    """
 
     log: DeltaLog
     source: GuardedSource
     offset: DeltaOffset
+    planned: DeltaOffset | None
+    reread_from: DeltaOffset | None
     settings: GuardSettings
     options: dict[str, str]
     described: str | None = None
     found: list[Judgement] = field(default_factory=list)
     parts: list[PartReport] = field(default_factory=list)
     lost: int | None = 0
+    #: Paths of the files that are to be read.
+    needed: set[str] = field(default_factory=set)
+    #: Path -> when it was written, of files of the change data feed, which no ``remove`` names: VACUUM goes by that.
+    untracked: dict[str, datetime] = field(default_factory=dict)
     #: Spark fails at its start whatever ``failOnDataLoss`` says, so nothing is lost silently.
     blocked: bool = False
 
@@ -125,15 +151,17 @@ class _Look:
         state = self._state()
         facts |= {"latest_version": self.log.latest, "earliest_version": min(self.log.commits, default=None)}
         facts |= {"start_version": self.offset.table_version, "start_index": self.offset.index}
-        if state and state.table_id != self.offset.table_id:
+        ids = [offset.table_id for offset in (self.offset, self.planned) if offset]
+        if state and (others := [id_ for id_ in ids if id_ != state.table_id]):
             self._add(
                 Verdict.WILL_FAIL,
                 f"the table at {self.log.table} is another one (id {state.table_id}; the checkpoint read "
-                f"{self.offset.table_id}): "
+                f"{others[0]}): "
                 "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE; start a new checkpoint",
             )
             return self._made(facts, None)
         self._judge_history()
+        self._judge_planned()
         self._judge_reread()
         commits = self._judge_commits()
         for judgement in judge_changes(commits, self.options):
@@ -143,7 +171,7 @@ class _Look:
         if state and reads_changes(self.options):
             self.found += judge_feed(self.log, state, self._asked_from(), readers=_READERS)
         self._judge_files(commits)
-        left = self._time_left(commits, state, facts)
+        left = self._time_left(commits, state, facts) if state else None
         return self._made(facts, left)
 
     def _made(self, facts: dict[str, Any], left: float | None) -> SourceReport:
@@ -168,11 +196,7 @@ class _Look:
 
     def _judge_history(self) -> None:
         """See whether the part of the log that was read is still the same."""
-        read = (
-            self.offset.table_version
-            if self.offset.initial_snapshot or self.offset.index >= 0
-            else self.offset.table_version - 1
-        )
+        read = self.offset.last_read
         latest = self.log.latest
         if read > latest:
             self.lost = None
@@ -186,36 +210,49 @@ class _Look:
             )
             return
         logged_at = self.source.logged_at
-        if logged_at is None or read not in self.log.commits:
-            return
-        written = self.log.commit(read).time
-        if written and written > logged_at + _CLOCKS:
+        if written := self._written_since(read, logged_at):
             self.lost = None
             self._add(
                 Verdict.WILL_LOSE,
-                f"version {read} was committed at {written.isoformat()}, after the batch of "
-                f"{logged_at.isoformat()} that is logged to "
-                "have read it: the table was restored and written again under the same id; what changed "
-                "there is not read",
+                f"version {read} was committed at {written.isoformat()}, after the batch of {logged_at} that is logged to "
+                "have read it: the table was restored and written again under the same id; what changed there is not read",
             )
+
+    def _judge_planned(self) -> None:
+        """See whether the part of the log that the next batch is planned to read is the one that was planned."""
+        if self.planned is None:
+            return
+        read, latest, planned_at = self.planned.last_read, self.log.latest, self.source.planned_at
+        if read > latest:
+            self.blocked = True
+            self.lost = None
+            self._add(
+                Verdict.WILL_FAIL,
+                f"the table ends at version {latest}, and the next batch is planned up to version {read}: the table was restored "
+                "to an older version or is a copy of an older day. DELTA_STREAMING_TRAILING_COMMIT_MISSING, also with "
+                "failOnDataLoss=false, until it has grown past it, and then the batch has other rows; start a new checkpoint",
+            )
+        elif written := self._written_since(read, planned_at):
+            self.lost = None
+            self._add(
+                Verdict.UNKNOWN,
+                f"version {read} was committed at {written.isoformat()}, after the next batch was planned up to it "
+                f"({planned_at}): the table was restored and written again under the same id; the batch has other rows now, "
+                "which a sink that has the batch already does not take",
+            )
+
+    def _written_since(self, version: int, logged_at: datetime | None) -> datetime | None:
+        """When a version was committed, where that was after the entry that names it was logged."""
+        if logged_at is None or version not in self.log.commits:
+            return None
+        written = self.log.commit(version).time
+        return written if written and written > logged_at + CLOCKS else None
 
     def _judge_reread(self) -> None:
         """Spark asks for the newest committed batch again when it starts, and throws it away."""
-        if not self.source.reread:
-            return
-        before = self.source.reread[0]
-        end = self.offset
-        last = _last_read(end)
-        if last > self.log.latest or (isinstance(before, DeltaOffset) and before.text == end.text):
-            return
-        if not isinstance(before, DeltaOffset):
-            if not self.log.can_rebuild(last):
-                self._add(
-                    Verdict.WILL_FAIL,
-                    f"the state of version {last} cannot be put together any more, which Spark does for the "
-                    "first batch that read it: "
-                    "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE; start a new checkpoint",
-                )
+        before, end = self.reread_from, self.offset
+        last = end.last_read
+        if before is None or last > self.log.latest or before.text == end.text:
             return
         first = before.table_version
         if before.initial_snapshot:
@@ -244,7 +281,7 @@ class _Look:
 
     def _ends_missing(self, end: DeltaOffset) -> bool:
         """Delta wants to see the last version that it asks for, or the one after it where the range ends before it."""
-        return not {_last_read(end), end.table_version} & self.log.commits.keys()
+        return not {end.last_read, end.table_version} & self.log.commits.keys()
 
     def _judge_commits(self) -> list[DeltaCommit]:
         """Read what is to be read of the log, and say what is gone."""
@@ -259,9 +296,8 @@ class _Look:
         if gone:
             self.lost = None
             kept = "delta.logRetentionDuration removed their commits"
-            planned = self.source.end
             silent = not (self.settings.fail_on_data_loss or self.blocked)
-            silent = silent and not (isinstance(planned, DeltaOffset) and self._ends_missing(planned))
+            silent = silent and not (self.planned and self._ends_missing(self.planned))
             if not silent:
                 self._add(
                     Verdict.WILL_FAIL,
@@ -274,17 +310,57 @@ class _Look:
                     f"the log no longer has {_versions(gone)}, still to be read: {kept}; Spark leaves their rows out",
                 )
             verdict = Verdict.WILL_LOSE if silent else Verdict.WILL_FAIL
-            self.parts += [PartReport(f"version {v}", verdict, {"commit": "gone"}) for v in gone]
-        there = [version for version in range(first, latest + 1) if version in self.log.commits]
+            self.parts += [PartReport(_versions([each]), verdict, {"commit": "gone"}) for each in gone]
+        there = [version for version in self.log.commits if version >= first]
         with ThreadPoolExecutor(_READERS) as pool:
             return list(pool.map(self.log.commit, there))
 
     def _judge_files(self, commits: list[DeltaCommit]) -> None:
-        """See whether the data files of what is to be read are still there."""
+        """See whether the data files of what is to be read are still there, and as long as the log says."""
+        wanted = self._wanted(commits)
+        self.needed = {file.path for _, file in wanted}
+        elsewhere = sum(file.is_elsewhere for _, file in wanted)
+        if elsewhere:
+            self._add(
+                Verdict.UNKNOWN,
+                f"{elsewhere:,} data files lie outside of the table's directory and were not looked for",
+            )
+        with ThreadPoolExecutor(_READERS) as pool:
+            listings = pool.map(self.log.table.list, directories_of(file for _, file in wanted))
+            there = {file.path: file for listing in listings for file in listing.files}
+        for commit in commits:
+            for file in commit.changes:
+                times = (commit.time, there[file.path].modified if file.path in there else None)
+                self.untracked[file.path] = min((time for time in times if time), default=_NO_TIME)
+        gone: dict[str, list[AddedFile]] = {}
+        cut: dict[str, list[AddedFile]] = {}
+        other: list[str] = []
+        for name, file in wanted:
+            found = there.get(file.path)
+            if file.is_elsewhere:
+                continue
+            if found is None:
+                gone.setdefault(name, []).append(file)
+            elif file.size and found.size < file.size:
+                cut.setdefault(name, []).append(file)
+            elif file.size and found.size > file.size:
+                other.append(f"{file.path} has {found.size:,} bytes, and {file.size:,} in the log")
+        self._add_harmed(
+            gone, "are gone, by VACUUM or by hand", "with spark.sql.files.ignoreMissingFiles they are left out"
+        )
+        self._add_harmed(cut, "are cut off", "with spark.sql.files.ignoreCorruptFiles they are left out")
+        if other:
+            self._add(
+                Verdict.UNKNOWN,
+                f"{len(other):,} data files are not those that the log names: {'; '.join(other[:3])}{'; …' if other[3:] else ''}",
+            )
+
+    def _wanted(self, commits: list[DeltaCommit]) -> list[tuple[str, AddedFile]]:
+        """The data files that are to be read, each with what it is a part of."""
         wanted: list[tuple[str, AddedFile]] = []
         if self.offset.initial_snapshot and self.log.can_rebuild(self.offset.table_version):
             wanted += [(f"snapshot {self.offset.table_version}", file) for file in self._snapshot_files()]
-        skips = self.options.get("skipChangeCommits", "").lower() == "true"
+        skips = is_on(self.options, "skipChangeCommits")
         for commit in commits:
             if skips and commit.removed:
                 continue
@@ -296,33 +372,21 @@ class _Look:
                 continue
             from_index = self.offset.index + 1 if commit.version == self.offset.table_version else 0
             wanted += [(f"version {commit.version}", file) for file in commit.added[max(from_index, 0) :]]
-        elsewhere = sum(file.is_elsewhere for _, file in wanted)
-        if elsewhere:
-            self._add(
-                Verdict.UNKNOWN,
-                f"{elsewhere:,} data files lie outside of the table's directory and were not looked for",
-            )
-        with ThreadPoolExecutor(_READERS) as pool:
-            listings = pool.map(self.log.table.list, directories_of(file for _, file in wanted))
-            there = {file.path for listing in listings for file in listing.files}
-        missing: dict[str, list[AddedFile]] = {}
-        for name, file in wanted:
-            if not file.is_elsewhere and file.path not in there:
-                missing.setdefault(name, []).append(file)
-        if not missing:
+        return wanted
+
+    def _add_harmed(self, harmed: dict[str, list[AddedFile]], what: str, way_out: str) -> None:
+        if not harmed:
             return
-        rows = [file.rows for files in missing.values() for file in files]
+        rows = [file.rows for files in harmed.values() for file in files]
         counted = None if any(n is None for n in rows) else sum(n or 0 for n in rows)
         self.lost = None if self.lost is None or counted is None else self.lost + counted
         self._add(
             Verdict.WILL_FAIL,
             f"{len(rows):,} data files ({'rows not known' if counted is None else f'{counted:,} rows'}) of "
-            f"{', '.join(list(missing)[:5])}"
-            f"{', …' if len(missing) > 5 else ''} are gone, by VACUUM or by hand: the batch fails whatever "
-            "failOnDataLoss says; "
-            "with spark.sql.files.ignoreMissingFiles they are left out",
+            f"{', '.join(list(harmed)[:5])}{', …' if len(harmed) > 5 else ''} {what}: the batch fails whatever failOnDataLoss "
+            f"says; {way_out}",
         )
-        for name, files in missing.items():
+        for name, files in harmed.items():
             facts = {"missing_files": len(files), "rows": sum(f.rows or 0 for f in files), "example": files[0].path}
             self.parts.append(PartReport(name, Verdict.WILL_FAIL, facts))
 
@@ -334,86 +398,31 @@ class _Look:
             return ()
         return files[self.offset.index + 1 :]
 
-    def _time_left(self, commits: list[DeltaCommit], state: TableState | None, facts: dict[str, Any]) -> float | None:
+    def _time_left(self, commits: list[DeltaCommit], state: TableState, facts: dict[str, Any]) -> float | None:
         """How long log and data files will be there, as a lower bound."""
-        if state is None:
-            return None
-        log_keeps = (
-            interval(state.configuration.get("delta.logRetentionDuration", "interval 30 days")) or _LOG_RETENTION
+        left: dict[str, datetime] = {}
+        for commit in commits:
+            left |= commit.dropped
+            for file in commit.added:
+                left.pop(file.path, None)
+        needed = [self.offset, *([self.reread_from] if self.reread_from else [])]
+        found = time_left(
+            state,
+            self.settings,
+            log_since=[self.log.written_for(o.table_version, rebuilt=o.initial_snapshot) for o in needed],
+            files_since=[time for path, time in (left | self.untracked).items() if path in self.needed],
         )
-        files_keep = (
-            interval(state.configuration.get("delta.deletedFileRetentionDuration", "interval 7 days"))
-            or _FILE_RETENTION
-        )
-        facts |= {"log_retention_s": log_keeps.total_seconds(), "deleted_file_retention_s": files_keep.total_seconds()}
-        now = datetime.now(UTC)
-        bounds = []
-        if state.configuration.get("delta.enableExpiredLogCleanup", "true").lower() != "false":
-            oldest = self._oldest_needed()
-            written = self.log.commits.get(oldest)
-            # A version that does not exist yet is kept from the day on which it is written.
-            bounds.append(
-                ((written + log_keeps) if written else (now + log_keeps), "delta.logRetentionDuration", log_keeps)
-            )
-        dropped = {path: ms for commit in commits for path, ms in commit.dropped.items()}
-        needed = {file.path for commit in commits for file in commit.added}
-        bounds += [
-            (datetime.fromtimestamp(ms / 1000, UTC) + files_keep, "delta.deletedFileRetentionDuration", files_keep)
-            for path, ms in dropped.items()
-            if path in needed and ms
-        ]
-        if not bounds:
-            return None
-        until, setting, keeps = min(bounds, key=lambda bound: bound[0])
-        left = max((until - now).total_seconds(), 0.0)
-        facts |= {"limited_by": setting}
-        self._judge_downtime(left, setting, keeps)
-        return left
-
-    def _judge_downtime(self, left: float, setting: str, keeps: timedelta) -> None:
-        if self.settings.max_downtime is None:
-            return
-        needed = self.settings.max_downtime + self.settings.buffer
-        if left >= needed:
-            return
-        enough = timedelta(seconds=-(-(needed - left) // 3600) * 3600) + keeps
-        hours = int(-(-enough.total_seconds() // 3600))
-        self._add(
-            self.settings.if_gone,
-            f"the resume point is sure to be there for {format_duration(left)} only, less than the planned downtime "
-            "and its buffer of "
-            f"{format_duration(needed)}; {setting} = 'interval {hours} hours' would do",
-        )
+        facts |= found.facts
+        self.found += [found.judgement] if found.judgement else []
+        return found.seconds
 
     def _asked_from(self) -> int:
         """The first version that a start asks for: of the newest committed batch, which it asks for again."""
-        before = self.source.reread[0] if self.source.reread else self.offset
-        return before.table_version if isinstance(before, DeltaOffset) else _last_read(self.offset)
-
-    def _oldest_needed(self) -> int:
-        before = self.source.reread[0] if self.source.reread else None
-        versions = [self.offset.table_version]
-        if isinstance(before, DeltaOffset) and before.text != self.offset.text:
-            versions.append(before.table_version)
-        return max(min(versions), 0)
+        return (self.reread_from or self.offset).table_version
 
 
-def _start(source: GuardedSource) -> DeltaOffset | None:
-    start: Offset | None = source.start.offset
-    if isinstance(start, DeltaOffset):
-        return start
-    end = source.end
-    if not isinstance(end, DeltaOffset):
-        return None
-    # The first batch runs again: from the snapshot that it began with.
-    version = end.table_version if end.initial_snapshot else max(end.table_version - 1, 0)
-    return DeltaOffset(end.text, end.table_id, version, -1, True)
-
-
-def _last_read(offset: DeltaOffset) -> int:
-    """The newest version that something was read of."""
-    within = offset.initial_snapshot or offset.index >= 0
-    return offset.table_version if within else offset.table_version - 1
+def _delta(offset: Offset | None) -> DeltaOffset | None:
+    return offset if isinstance(offset, DeltaOffset) else None
 
 
 def _no_snapshot(version: int) -> str:
@@ -423,5 +432,5 @@ def _no_snapshot(version: int) -> str:
     )
 
 
-def _versions(gone: list[int]) -> str:
-    return f"version {gone[0]}" if len(gone) == 1 else f"versions {gone[0]} to {gone[-1]}"
+def _versions(gone: list[range]) -> str:
+    return in_words(gone, one="version", many="versions")

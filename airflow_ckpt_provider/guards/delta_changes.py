@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_ckpt_provider.guards.delta_client import TableState
 from airflow_ckpt_provider.guards.delta_log import DeltaCommit
+from airflow_ckpt_provider.guards.reader_options import is_on
 from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.verdict import Verdict
@@ -38,23 +39,19 @@ def judge_changes(commits: Sequence[DeltaCommit], options: Mapping[str, str]) ->
 
 def reads_changes(options: Mapping[str, str]) -> bool:
     """Whether a query reads the change data feed of its table."""
-    names = ("readchangefeed", "readchangedata")
-    return any(key.lower() in names and value.lower() == "true" for key, value in options.items())
+    return is_on(options, "readChangeFeed") or is_on(options, "readChangeData")
 
 
 def _judge(commit: DeltaCommit, options: Mapping[str, str]) -> Iterator[Judgement]:
-    def on(name: str) -> bool:
-        return next((v.lower() == "true" for key, v in options.items() if key.lower() == name.lower()), False)
-
     rows = _rows(commit)
-    if on("skipChangeCommits"):
+    if is_on(options, "skipChangeCommits"):
         if commit.added:
             yield Judgement(
                 Verdict.WILL_SKIP, f"{commit.name} is skipped whole (skipChangeCommits), with its new rows{rows}"
             )
         else:
             yield Judgement(Verdict.SAFE, f"{commit.name} only deletes, and is skipped (skipChangeCommits)")
-    elif on("ignoreChanges"):
+    elif is_on(options, "ignoreChanges"):
         if commit.added:
             yield Judgement(
                 Verdict.WILL_DUPLICATE, f"{commit.name} rewrites files, which are read whole (ignoreChanges){rows}"
@@ -67,7 +64,7 @@ def _judge(commit: DeltaCommit, options: Mapping[str, str]) -> Iterator[Judgemen
             f"{commit.name} updates or replaces rows: DELTA_SOURCE_TABLE_IGNORE_CHANGES; skipChangeCommits=true "
             "leaves the version out",
         )
-    elif on("ignoreDeletes"):
+    elif is_on(options, "ignoreDeletes"):
         yield Judgement(Verdict.SAFE, f"{commit.name} only deletes, which is ignored (ignoreDeletes)")
     else:
         yield Judgement(

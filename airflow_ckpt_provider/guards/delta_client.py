@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_ckpt_provider.errors import CkptError, MissingExtraError, RefusedError, StorageError, package_with
-from airflow_ckpt_provider.guards.delta_log import DELTA_LOG, AddedFile, DeltaLog
+from airflow_ckpt_provider.guards.delta_log import DELTA_LOG, SIDECARS, AddedFile, DeltaLog, is_v2_checkpoint
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ def read_state(log: DeltaLog, version: int, *, with_files: bool = False) -> Tabl
     :raises UnreadableTableError: delta-rs cannot read it; the message has delta-rs' reason.
     """
     client = _client(f"{log.table}: reading a Delta table")
+    if not log.can_rebuild(version):
+        raise UnreadableTableError(
+            f"{log.table}: version {version} cannot be put together: its log has a hole before it, and no checkpoint after that",
+            hint="the table itself is damaged here: restore the commits that are missing",
+        )
     with tempfile.TemporaryDirectory(prefix="airflow-ckpt-") as directory:
         place = Path(directory, DELTA_LOG)
         place.mkdir()
@@ -69,7 +75,10 @@ def read_state(log: DeltaLog, version: int, *, with_files: bool = False) -> Tabl
             place.joinpath(name).write_bytes(log.content(name))
 
         with ThreadPoolExecutor(_READERS) as pool:
-            list(pool.map(copy, log.names_for(version)))
+            names = log.names_for(version)
+            list(pool.map(copy, names))
+            place.joinpath(SIDECARS).mkdir()
+            list(pool.map(copy, [f"{SIDECARS}/{name}" for file in names for name in _sidecars(place / file)]))
         try:
             table = client.DeltaTable(directory, version=version)
             metadata, protocol = table.metadata(), table.protocol()
@@ -89,6 +98,23 @@ def read_state(log: DeltaLog, version: int, *, with_files: bool = False) -> Tabl
                 hint="its features may be beyond delta-rs: have Spark describe it (jobs/describe_delta.py of this package), and "
                 "give the guard what that wrote (described)",
             ) from e
+
+
+def _sidecars(file: Path) -> list[str]:
+    """Names of the files that a checkpoint of the log names as its parts (V2 checkpoints of Delta's PROTOCOL.md)."""
+    if not is_v2_checkpoint(file.name):
+        return []
+    try:
+        if file.suffix == ".json":
+            rows = [load_json(line) for line in file.read_bytes().splitlines() if line.strip()]
+        else:
+            from pyarrow import parquet
+
+            rows = parquet.read_table(file, columns=["sidecar"]).to_pylist()
+        paths = [row["sidecar"]["path"] for row in rows if row.get("sidecar")]
+        return [path.rpartition("/")[2] for path in paths]
+    except (ImportError, ValueError, OSError, KeyError, TypeError, AttributeError):
+        return []  # delta-rs says what is wrong with it
 
 
 def remembered(table: Location, app_id: str, *, storage_options: Mapping[str, str]) -> int | None:
@@ -228,6 +254,10 @@ def _files(table: DeltaTable) -> tuple[AddedFile, ...]:
     rows: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     rows.sort(key=lambda row: (row["modification_time"], row["path"]))
     return tuple(
-        AddedFile(unquote(row["path"]) if "://" not in row["path"] else row["path"], row.get("num_records"))
+        AddedFile(
+            unquote(row["path"]) if "://" not in row["path"] else row["path"],
+            row.get("num_records"),
+            row.get("size_bytes"),
+        )
         for row in rows
     )

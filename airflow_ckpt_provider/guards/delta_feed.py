@@ -35,21 +35,19 @@ def judge_feed(log: DeltaLog, state: TableState, first: int, *, readers: int) ->
                 "DELTA_MISSING_CHANGE_DATA; start a new checkpoint",
             )
         ]
-    versions = range(max(first, 0), log.latest + 1)
+    first = max(first, 0)
     with ThreadPoolExecutor(readers) as pool:
-        commits = list(pool.map(log.commit, (version for version in versions if version in log.commits)))
+        commits = list(pool.map(log.commit, [version for version in log.commits if version >= first]))
     told = {c.version: _keeps_feed(c.metadata.get("configuration") or {}) for c in commits if c.metadata is not None}
     off = next((version for version, keeps in told.items() if not keeps), None)
-    if off is None and len(commits) < len(versions):
-        return [_unknown(f"versions from {versions.start} on are not all in the log any more")]
-    if off is None and told and versions.start not in told:
+    if off is None and log.missing(first, log.latest):
+        return [_unknown(f"versions from {first} on are not all in the log any more")]
+    if off is None and told and first not in told:
         # The settings were changed after the first version: only the table as it was then says what held before.
-        before = _state_at(log, versions.start)
+        before = _state_at(log, first)
         if before is None:
-            return [
-                _unknown(f"settings were changed since version {versions.start}, whose own cannot be read any more")
-            ]
-        off = None if _keeps_feed(before.configuration) else versions.start
+            return [_unknown(f"settings were changed since version {first}, whose own cannot be read any more")]
+        off = None if _keeps_feed(before.configuration) else first
     if off is None:
         return []
     return [

@@ -7,7 +7,8 @@ replace them. Only for its first snapshot does it need a state of the table, whi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,8 +19,22 @@ from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
 
 DELTA_LOG = "_delta_log"
+#: Directory in it: parts of V2 checkpoints.
+SIDECARS = "_sidecars"
+#: Clocks of Spark's driver and of the table's writer may differ by this much.
+CLOCKS = timedelta(minutes=5)
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\.\d{10}\.\d{10}|\.[0-9a-f-]{36})?\.(parquet|json)")
+#: Action -> the form of those of its fields that are read later than the commit itself; each may be missing.
+_FORMS: dict[str, dict[str, type]] = {
+    "add": {"path": str, "size": int, "deletionVector": dict},
+    "remove": {"path": str, "deletionVector": dict},
+    "cdc": {"path": str, "size": int},
+    "txn": {"appId": str},
+    "commitInfo": {"operationParameters": dict, "operationMetrics": dict},
+    "metaData": {"configuration": dict, "partitionColumns": list, "schemaString": str},
+    "protocol": {"readerFeatures": list, "writerFeatures": list},
+}
 _INTERVAL_PART = re.compile(r"(\d+)\s*(millisecond|second|minute|hour|day|week)s?")
 
 
@@ -29,10 +44,12 @@ class AddedFile:
 
     :param path: relative to the table, decoded; or a URI for a file that lies elsewhere (a shallow clone's).
     :param rows: its number of rows, where the statistics tell.
+    :param size: bytes, where the log has them.
     """
 
     path: str
     rows: int | None
+    size: int | None = None
 
     @property
     def is_elsewhere(self) -> bool:
@@ -49,7 +66,8 @@ class DeltaCommit:
     :param time: when, in UTC, where the commit shows.
     :param added: files with new rows, in the order of the commit: an offset's ``index`` counts them from 0.
     :param removed: paths of files whose rows are gone or rewritten (``dataChange``).
-    :param dropped: path -> when (milliseconds), of all files it removed, those of ``OPTIMIZE`` too.
+    :param dropped: path -> when, of all files that left the table, those of ``OPTIMIZE`` too; 1970 where it does not say, as
+        ``VACUUM`` takes it. Not of those that only got a deletion vector.
     :param table_id: id of the table, where the commit sets its metadata.
     :param metadata: the metadata, where the commit sets it.
     :param features: reader features that it asks for, where it sets the protocol.
@@ -61,7 +79,7 @@ class DeltaCommit:
     time: datetime | None
     added: tuple[AddedFile, ...]
     removed: tuple[str, ...]
-    dropped: Mapping[str, int]
+    dropped: Mapping[str, datetime]
     table_id: str | None = None
     metadata: Mapping[str, Any] | None = None
     features: frozenset[str] = frozenset()
@@ -79,13 +97,13 @@ class DeltaLog:
 
     :param table: the table's directory.
     :param commits: version -> when its file was written, ascending; those that are still there.
-    :param checkpoints: versions that have a checkpoint, ascending.
+    :param checkpoints: version -> when its checkpoint was written, ascending.
     :param names: names of all commits and checkpoints.
     """
 
     table: Location
     commits: dict[int, datetime | None]
-    checkpoints: tuple[int, ...]
+    checkpoints: dict[int, datetime | None]
     names: tuple[str, ...] = ()
     _contents: dict[str, bytes] = field(default_factory=dict)
     _read: dict[int, DeltaCommit] = field(default_factory=dict)
@@ -100,9 +118,9 @@ class DeltaLog:
         """The newest version; -1 without any."""
         return max([*self.commits, *self.checkpoints], default=-1)
 
-    def missing(self, first: int, last: int) -> list[int]:
+    def missing(self, first: int, last: int) -> list[range]:
         """Versions from ``first`` to ``last`` whose commit is gone."""
-        return [version for version in range(max(first, 0), last + 1) if version not in self.commits]
+        return gaps(max(first, 0), last + 1, self.commits)
 
     def commit(self, version: int) -> DeltaCommit:
         """Read one commit.
@@ -129,13 +147,28 @@ class DeltaLog:
 
     def can_rebuild(self, version: int) -> bool:
         """Whether the state of the table at a version can be put together."""
-        base = max((c for c in self.checkpoints if c <= version), default=-1)
-        return not self.missing(base + 1, version)
+        return not self.missing(self._base(version) + 1, version)
+
+    def written_for(self, version: int, *, rebuilt: bool) -> datetime | None:
+        """When the oldest file was written that is needed to read from a version on; ``None``: it is still to be written.
+
+        :param rebuilt: the state of the table at the version is needed too.
+        """
+        base = self._base(version) if rebuilt else version - 1
+        times = [time for c, time in self.checkpoints.items() if rebuilt and c == base and time]
+        oldest = next((v for v in self.commits if v > base), None)
+        if oldest is not None:
+            written = self.commits[oldest] or self.commit(oldest).time
+            times += [written] if written else []
+        return min(times, default=None)
+
+    def _base(self, version: int) -> int:
+        """The checkpoint that the state at a version is put together from; -1 without one."""
+        return max((c for c in self.checkpoints if c <= version), default=-1)
 
     def names_for(self, version: int) -> list[str]:
         """Names in ``_delta_log`` that the state at a version is put together from."""
-        base = max((c for c in self.checkpoints if c <= version), default=-1)
-        kept = []
+        base, kept = self._base(version), []
         for name in self.names:
             checkpoint, commit = _CHECKPOINT.fullmatch(name), _COMMIT.fullmatch(name)
             if (checkpoint and int(checkpoint[1]) == base) or (commit and base < int(commit[1]) <= version):
@@ -147,20 +180,60 @@ def read_delta_log(table: Location) -> DeltaLog:
     """List the log of a table.
 
     :param table: the table's directory.
+    :raises UnreadableLogError: a checkpoint is newer than every commit: Spark cannot open the table.
     """
     commits: dict[int, datetime | None] = {}
-    checkpoints = set()
+    checkpoints: dict[int, datetime | None] = {}
     names = []
     for file in table.list(DELTA_LOG).files:
         name = file.path.rpartition("/")[2]
         if match := _COMMIT.fullmatch(name):
             commits[int(match[1])] = file.modified
         elif match := _CHECKPOINT.fullmatch(name):
-            checkpoints.add(int(match[1]))
+            checkpoints[int(match[1])] = file.modified
         else:
             continue
         names.append(name)
-    return DeltaLog(table, dict(sorted(commits.items())), tuple(sorted(checkpoints)), tuple(names))
+    if (newest := max(checkpoints, default=-1)) > max(commits, default=-1):
+        checkpoint = next(name for name in names if (match := _CHECKPOINT.fullmatch(name)) and int(match[1]) == newest)
+        ends = f"the newest commit is {commit_path(max(commits))}" if commits else "there is no commit"
+        raise UnreadableLogError(
+            f"{table}/{DELTA_LOG}/{checkpoint} is newer than every commit ({ends}): Spark cannot open the table",
+            path=f"{DELTA_LOG}/{checkpoint}",
+            hint=f"commits up to {commit_path(newest)} are missing: copy them from where the table came from",
+        )
+    return DeltaLog(table, dict(sorted(commits.items())), dict(sorted(checkpoints.items())), tuple(names))
+
+
+def gaps(first: int, end: int, there: Iterable[int]) -> list[range]:
+    """Numbers from ``first`` to before ``end`` that are missing. A log can name any number, so they are not counted out."""
+    found = []
+    for number in sorted({n for n in there if first <= n < end}):
+        if first < number:
+            found.append(range(first, number))
+        first = number + 1
+    return [*found, range(first, end)] if first < end else found
+
+
+def runs(numbers: Iterable[int]) -> list[range]:
+    """Numbers as ranges."""
+    found: list[range] = []
+    for number in sorted(set(numbers)):
+        begin = found.pop().start if found and found[-1].stop == number else number
+        found.append(range(begin, number + 1))
+    return found
+
+
+def in_words(ranges: Sequence[range], *, one: str, many: str) -> str:
+    """Numbers for a message, such as ``version 3`` or ``versions 3 to 5, 7``."""
+    each = [str(r.start) if r.stop == r.start + 1 else f"{r.start} to {r.stop - 1}" for r in ranges]
+    return f"{one if len(each) == 1 and each[0].isdigit() else many} {', '.join(each)}"
+
+
+def is_v2_checkpoint(name: str) -> bool:
+    """Whether a file of the log is a checkpoint that may name sidecars."""
+    match = _CHECKPOINT.fullmatch(name)
+    return bool(match and match[2] and len(match[2]) == 37)
 
 
 def is_delta_table(table: Location) -> bool:
@@ -178,21 +251,47 @@ def read_actions(data: bytes, *, path: str) -> list[dict[str, Any]]:
 
     :param data: content of ``_delta_log/<version>.json``.
     :param path: its path, for messages.
-    :raises UnreadableLogError: a line is no action.
+    :raises UnreadableLogError: a line is no action, or a field has another form than Delta's PROTOCOL.md says.
     """
     try:
         actions = [load_json(line) for line in data.split(b"\n") if line.strip()]
         if strange := [action for action in actions if not isinstance(action, dict)]:
             raise ValueError(f"found {strange[0]!r}")
     except ValueError as e:
-        raise _unreadable(path, e) from e
-    return actions
+        raise _unreadable(path, "the JSON is broken or cut off", e) from e
+    with fields_of(path):
+        return [{name: _checked(name, value) for name, value in each.items() if value is not None} for each in actions]
+
+
+@contextmanager
+def fields_of(path: str) -> Iterator[None]:
+    """Read fields of a commit.
+
+    :param path: its path, for messages.
+    :raises UnreadableLogError: one is missing or has an unexpected form.
+    """
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as e:
+        raise _unreadable(path, f"a field is missing or has an unexpected form: {type(e).__name__}", e) from e
+
+
+def _checked(name: str, value: Any) -> Any:
+    for key, form in _FORMS.get(name, {}).items():
+        if value.get(key) is not None and not isinstance(value[key], form):
+            raise TypeError(f"{name}.{key} is {value[key]!r}")
+    return value
+
+
+def time_of(stamp: int) -> datetime:
+    """A time of the log, which has milliseconds, in UTC."""
+    return datetime.fromtimestamp(stamp / 1000, UTC)
 
 
 def commit_time(info: Mapping[str, Any]) -> datetime | None:
     """When a commit was made, in UTC; ``None`` where its ``commitInfo`` does not say."""
     stamp = info.get("inCommitTimestamp", info.get("timestamp"))
-    return datetime.fromtimestamp(stamp / 1000, UTC) if isinstance(stamp, int) else None
+    return time_of(stamp) if isinstance(stamp, int) else None
 
 
 def rows_of(stats: Any) -> int | None:
@@ -212,38 +311,40 @@ def parse_commit(data: bytes, *, version: int, path: str) -> DeltaCommit:
     added: list[AddedFile] = []
     changes: list[AddedFile] = []
     removed: list[str] = []
-    dropped: dict[str, int] = {}
+    dropped: dict[str, datetime] = {}
+    stays: set[str] = set()
     info: Mapping[str, Any] = {}
     metadata: Mapping[str, Any] | None = None
     features: frozenset[str] = frozenset()
-    for action in read_actions(data, path=path):
-        try:
-            if (add := action.get("add")) and add["dataChange"]:
-                added.append(AddedFile(_decoded(add["path"]), rows_of(add.get("stats"))))
+    actions = read_actions(data, path=path)
+    with fields_of(path):
+        for action in actions:
+            if add := action.get("add"):
+                stays.add(_decoded(add["path"]))
+                if add["dataChange"]:
+                    added.append(AddedFile(_decoded(add["path"]), rows_of(add.get("stats")), add.get("size")))
             if remove := action.get("remove"):
-                dropped[_decoded(remove["path"])] = int(remove.get("deletionTimestamp") or 0)
+                dropped[_decoded(remove["path"])] = time_of(int(remove.get("deletionTimestamp") or 0))
                 if remove.get("dataChange", True):
                     removed.append(_decoded(remove["path"]))
             if change := action.get("cdc"):
-                changes.append(AddedFile(_decoded(change["path"]), None))
+                changes.append(AddedFile(_decoded(change["path"]), None, change.get("size")))
             info = action.get("commitInfo") or info
             metadata = action.get("metaData") or metadata
             if protocol := action.get("protocol"):
                 features = frozenset(protocol.get("readerFeatures") or ())
-        except (ValueError, KeyError, TypeError, AttributeError) as e:
-            raise _unreadable(path, e) from e
-    return DeltaCommit(
-        version=version,
-        operation=str(info.get("operation") or ""),
-        time=commit_time(info),
-        added=tuple(added),
-        removed=tuple(removed),
-        changes=tuple(changes),
-        dropped=dropped,
-        table_id=str(metadata["id"]) if metadata and "id" in metadata else None,
-        metadata=metadata,
-        features=features,
-    )
+        return DeltaCommit(
+            version=version,
+            operation=str(info.get("operation") or ""),
+            time=commit_time(info),
+            added=tuple(added),
+            removed=tuple(removed),
+            changes=tuple(changes),
+            dropped={path: time for path, time in dropped.items() if path not in stays},
+            table_id=str(metadata["id"]) if metadata and "id" in metadata else None,
+            metadata=metadata,
+            features=features,
+        )
 
 
 def interval(text: str) -> timedelta | None:
@@ -252,10 +353,10 @@ def interval(text: str) -> timedelta | None:
     parts = _INTERVAL_PART.findall(rest)
     if not parts or _INTERVAL_PART.sub("", rest).strip():
         return None
-    total = timedelta()
-    for number, unit in parts:
-        total += timedelta(**{f"{unit}s": int(number)})
-    return total
+    try:
+        return sum((timedelta(**{f"{unit}s": int(number)}) for number, unit in parts), timedelta())
+    except OverflowError:
+        return None
 
 
 def directories_of(files: Iterable[AddedFile]) -> dict[str, set[str]]:
@@ -273,9 +374,9 @@ def _decoded(path: str) -> str:
     return path if "://" in path else unquote(path)
 
 
-def _unreadable(path: str, error: Exception) -> UnreadableLogError:
+def _unreadable(path: str, what: str, error: Exception) -> UnreadableLogError:
     return UnreadableLogError(
-        f"{path}: the JSON is broken or cut off ({error})",
+        f"{path}: {what} ({error})",
         path=path,
         hint="the table itself is damaged here: restore the file",
     )

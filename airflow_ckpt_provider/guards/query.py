@@ -96,6 +96,7 @@ def from_checkpoint(
     ends = {s.source: s.offset for s in resume.end_offsets}
     facts = _sources_of(known)
     logged_at = _logged_at(location, progress, resume)
+    planned_at = _time_of(location, progress, resume.batch_id) if ends else None
     reread = _reread(location, resume)
     sources = []
     for name in [*starts, *(n for n in ends if n not in starts)]:
@@ -104,7 +105,8 @@ def from_checkpoint(
         if start.offset is None:
             start = SourceOffset(name, _kafka_start(log))
         again = () if reread is None else (reread.get(name),)
-        sources.append(GuardedSource(start, ends.get(name), log, facts.get(name, {}), logged_at, again))
+        known_of = facts.get(name, {})
+        sources.append(GuardedSource(start, ends.get(name), log, known_of, logged_at, again, planned_at))
     if not sources:
         judgements.append(
             Judgement(Verdict.UNKNOWN, "nothing was planned yet: the sources start where their own options say")
@@ -195,13 +197,16 @@ def _source_offset(value: Mapping[str, Any]) -> SourceOffset:
 def _logged_at(location: Location, progress: Progress, resume: ResumePoint) -> datetime | None:
     """When the batch before the next one was planned: what it read was there by then."""
     before = [b for b in progress.logged if b < resume.batch_id]
-    if not before or not resume.start_offsets:
-        return None
+    return _time_of(location, progress, before[-1]) if before and resume.start_offsets else None
+
+
+def _time_of(location: Location, progress: Progress, batch_id: int) -> datetime | None:
+    """When a batch was planned; ``None`` where its entry is gone."""
     newest = progress.newest
-    if newest is not None and newest.batch_id == before[-1]:
+    if newest is not None and newest.batch_id == batch_id:
         return newest.time
     try:
-        return parse_offsets(location.read(f"{OFFSETS}/{before[-1]}"), batch_id=before[-1]).time
+        return parse_offsets(location.read(f"{OFFSETS}/{batch_id}"), batch_id=batch_id).time
     except FileNotFoundError:
         return None
 

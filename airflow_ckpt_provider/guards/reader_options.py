@@ -21,3 +21,13 @@ def reader_options(given: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         if key.startswith(_FLAT) and dot:
             found.setdefault(source, {})[name] = str(value)
     return found
+
+
+def option(options: Mapping[str, str], name: str) -> str | None:
+    """One option of a source; Spark takes its name in any case."""
+    return next((value for key, value in options.items() if key.lower() == name.lower()), None)
+
+
+def is_on(options: Mapping[str, str], name: str) -> bool:
+    """Whether an option is ``true``, in any case."""
+    return (option(options, name) or "").lower() == "true"

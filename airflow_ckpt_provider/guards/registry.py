@@ -62,6 +62,7 @@ class GuardedSource:
         were given by hand.
     :param known: what a backup recorded of this source when it was taken (``facts`` of its manifest); empty without one.
     :param logged_at: when the start offset was logged, in UTC, where known.
+    :param planned_at: when ``end`` was logged, in UTC, where known.
     :param reread: at a start without a replay, Spark asks its older sources (V1: Delta, files) again for what the newest
         batch had read, and throws it away: the offset from which, or ``None`` in it for a first batch, which has none
         before it. Empty where that does not happen or is not known.
@@ -73,6 +74,7 @@ class GuardedSource:
     known: Mapping[str, Any] = field(default_factory=dict)
     logged_at: datetime | None = None
     reread: tuple[Offset | None, ...] = ()
+    planned_at: datetime | None = None
 
     @property
     def name(self) -> str:

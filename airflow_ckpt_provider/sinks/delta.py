@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_ckpt_provider.errors import package_with
-from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory, changed_settings
+from airflow_ckpt_provider.guards.delta_log import gaps, in_words, runs
+from airflow_ckpt_provider.sinks.delta_history import TXN_RETENTION, TableCommit, TableHistory, changed_settings
 from airflow_ckpt_provider.sinks.query_ids import QueryIds, strange_ids
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.verdict import Verdict
@@ -15,6 +16,9 @@ from airflow_ckpt_provider.verdict import Verdict
 #: Table features under which ``deltalake`` restores a table rightly; with any other Spark does it.
 RESTORED_WITHOUT_SPARK = frozenset(
     {"appendOnly", "invariants", "checkConstraints", "generatedColumns", "changeDataFeed", "timestampNtz"}
+)
+_NO_NUMBERS = (
+    "; more batches are missing than the log has commits: these are no batch numbers, or were written elsewhere"
 )
 _NAME_IT = "name it (--txn-app-id), or give the repository that has the records of the change (--repository)"
 
@@ -74,14 +78,16 @@ def inspect_delta(
     start = _Start(history, ids, batch_id, lineage, unwritten)
     found = replace(unknown, batch_id=start.held)
     skips = memory is not None and memory > batch_id
-    unexplained = start.unexplained()
+    numbers = start.numbers()
+    unexplained = numbers or start.unexplained()
     if not skips and not start.beyond:
         return _as_far_as_known(_nothing_in_the_way(found, start, (unexplained,) if unexplained else ()), start)
     rollback, obstacle = (None, unexplained) if unexplained else _rollback(start)
+    not_known = numbers or (_may_forget(start, memory) if skips and history.forgets(writes_as) is None else None)
     report = replace(
         found,
-        verdict=Verdict.WILL_SKIP if skips else Verdict.WILL_DUPLICATE,
-        reasons=_reasons(start, memory, skips=skips),
+        verdict=Verdict.UNKNOWN if not_known else Verdict.WILL_SKIP if skips else Verdict.WILL_DUPLICATE,
+        reasons=(not_known,) if not_known else _reasons(start, memory, skips=skips),
         rollback=rollback,
         obstacle=obstacle,
         memories={id_: m for id_, m in memories.items() if m is not None and m > batch_id and id_ != writes_as},
@@ -96,7 +102,7 @@ def _as_far_as_known(report: SinkReport, start: _Start) -> SinkReport:
     others = [c for c in history.elsewhere if start.ids.is_beyond(c, start.batch_id)]
     if others:
         reason = (
-            f"{_batches(sorted(set(start.batches_of(others))))} of the query are in snapshots that never were in branch main "
+            f"{_batches(runs(start.batches_of(others)))} of the query are in snapshots that never were in branch main "
             "(a branch, or staged by spark.wap.id or spark.wap.branch); Iceberg compares a replay with main alone, so their rows "
             "are written there again"
         )
@@ -164,21 +170,20 @@ class _Start:
         if missing:
             doubts.append(
                 f"the table has no commit of {_batches(missing)}, though it has older and newer ones: their rows are missing if "
-                "they had any"
+                f"they had any{_NO_NUMBERS if self._are_no_batches(missing) else ''}"
             )
-        tail = [b for b in range(last + 1, self.batch_id + 1) if b not in self.unwritten]
+        tail = gaps(last + 1, self.batch_id + 1, self.unwritten)
         if tail:
             doubts.append(
                 f"the table holds batches up to {last}, the checkpoint continues after {self.batch_id}: rows of "
-                f"batches {tail[0]} to "
-                f"{tail[-1]} are missing if those batches had any"
+                f"batches {tail[0].start} to {tail[-1].stop - 1} are missing if those batches had any"
             )
         return (*doubts, *self._strange(first))
 
     def _lost_below(self, oldest: int) -> list[str]:
         """Batches below the oldest one in the table that it had once, and what left it before that one was written."""
         written = self.batches_of((*self.history.commits, *self.history.left))
-        if lost := sorted({batch for batch in written if batch < oldest}):
+        if lost := runs(batch for batch in written if batch < oldest):
             return [
                 f"{_batches(lost)} were taken out of the table and not written again: their rows are missing if they had any"
             ]
@@ -206,7 +211,9 @@ class _Start:
             elif self.history.is_whole and min(batches) > 0 and not any(places[0] < i < places[-1] for i in own):
                 found += [id_] if min(batches) - 1 in own.values() else []
         begins = 0 if self.history.is_whole else min((batch for _, batch in older), default=0)
-        if oldest > 0 and older and sorted(batch for _, batch in older) != list(range(begins, oldest)):
+        numbers = sorted(batch for _, batch in older)
+        is_all = len(numbers) == oldest - begins and numbers == list(range(begins, oldest))
+        if oldest > 0 and older and not is_all:
             found += [id_ for id_, _ in older]
         names = ", ".join(dict.fromkeys(found))
         return (
@@ -228,6 +235,21 @@ class _Start:
                     found.setdefault(id_, []).append(place)
         return found
 
+    def numbers(self) -> str | None:
+        """Why the numbers in the table are no batches, such as the time of a ``txnVersion``; ``None``: they may be."""
+        first = self.ids.batch_in(self.beyond[0]) if self.beyond else None
+        if first is None or not self.history.is_whole or any(self.ids.is_own(c) for c in self.before):
+            return None
+        if not self._are_no_batches(gaps(self.batch_id + 1, first, self.unwritten)):
+            return None
+        return (
+            f"the first commit of {self.ids.in_words()} has the number {first}{_NO_NUMBERS}. What a replay does is not known; "
+            "have foreachBatch write with the batch id as txnVersion"
+        )
+
+    def _are_no_batches(self, missing: Iterable[range]) -> bool:
+        return sum(each.stop - each.start for each in missing) > len(self.history.commits)
+
     def unexplained(self) -> str | None:
         """Why the commits after the target may hold batches of the stream that no known id explains; ``None``: they do not."""
         return self._gap() or self._follower()
@@ -237,7 +259,7 @@ class _Start:
         first = self.ids.batch_in(self.beyond[0]) if self.beyond else None
         if first is None:
             return None
-        missing = [b for b in range(self.batch_id + 1, first) if b not in self.unwritten]
+        missing = gaps(self.batch_id + 1, first, self.unwritten)
         own = [i for i, c in enumerate(self.before) if self.ids.is_own(c)]
         if not missing or (own and not any(c.changes_data for c in self.before[own[-1] + 1 :])):
             return None  # the table went from one own commit to the next: the batches between them are not in it
@@ -246,7 +268,7 @@ class _Start:
         candidates = [
             id_
             for id_, places in self._strangers().items()
-            if any(self.lineage[i].txns[id_] in missing for i in places)
+            if any(self.lineage[i].txns[id_] in each for i in places for each in missing)
         ]
         who = (
             f"{', '.join(candidates)} wrote batches of these numbers"
@@ -301,9 +323,9 @@ def _memories(history: TableHistory, ids: QueryIds, remembered: Mapping[str, int
     """Id -> the newest batch that the table remembers of it; ids of which that is not known are left out."""
     found: dict[str, int | None] = {}
     for id_ in ids.all:
-        memory = history.remembered(id_)
-        if memory is not None or id_ in remembered or history.is_whole:
-            found[id_] = remembered.get(id_) if memory is None else memory
+        is_named = history.newest_of(id_) is not None
+        if is_named or id_ in remembered or history.is_whole:
+            found[id_] = history.remembered(id_) if is_named else remembered.get(id_)
     return found
 
 
@@ -340,6 +362,20 @@ def unnamed(history: TableHistory) -> str:
     return "the query writes to it by foreachBatch without txnAppId, or with another id (name it: --txn-app-id)"
 
 
+def _may_forget(start: _Start, memory: int | None) -> str:
+    """Why it is not known whether a replay is skipped."""
+    history = start.history
+    commit = history.newest_of(start.ids.writes_as(history))
+    kept = history.configuration.get(TXN_RETENTION)
+    since = f", set in {commit.describe()}" if commit else ""
+    why = f"{TXN_RETENTION} = {kept!r}" if kept else f"whether {TXN_RETENTION} is set is not known"
+    return (
+        f"the table holds batches up to {start.held} and has the txn of batch {memory}{since}, but Delta may have forgotten it "
+        f"by the next start ({why}): it skips the replay of batches {start.batch_id + 1} to {memory} silently, or writes it "
+        "beside the rows that are there"
+    )
+
+
 def _reasons(start: _Start, memory: int | None, *, skips: bool) -> tuple[str, ...]:
     begin, held = start.batch_id + 1, start.held
     if not start.batches_of(start.beyond):
@@ -370,6 +406,8 @@ def _reasons(start: _Start, memory: int | None, *, skips: bool) -> tuple[str, ..
     writes_as = start.ids.writes_as(start.history)
     others = {id_ for c in start.beyond for id_ in c.txns if id_ in start.ids.all} - {writes_as}
     of = f", as batches of {', '.join(sorted(others))}, and the query's id will be {writes_as}" if others else ""
+    if start.history.forgets(writes_as):
+        of = f" any more ({TXN_RETENTION} = {start.history.configuration[TXN_RETENTION]!r}){of}"
     return (
         f"the table holds batches up to {held} but does not remember them{of}: the replay of batches {begin} to {held} is "
         "written beside the rows that are there",
@@ -456,27 +494,23 @@ def equal_versions(history: TableHistory, version: int) -> tuple[int, ...]:
     return (version, *(v for v in others if heads[v] == rows))
 
 
-def _missing_between(start: _Start, first: int, last: int) -> list[int]:
+def _missing_between(start: _Start, first: int, last: int) -> list[range]:
     """Batches without a commit between two that have one.
 
     Delta's own sink commits every batch, one without rows too. ``foreachBatch`` need not: there a batch is missing only if
     the log shows that the table had it once.
     """
-    kept = set(start.batches_of(start.before))
-    missing = [b for b in range(first, last) if b not in kept and b not in start.unwritten]
+    kept = {*start.batches_of(start.before), *start.unwritten}
     if start.ids.writes_as(start.history) == start.ids.current:
-        return missing
-    once = set(start.batches_of(start.history.commits))
-    return [b for b in missing if b in once]
+        return gaps(first, last, kept)
+    once = start.batches_of(start.history.commits)
+    return runs(b for b in once if first <= b < last and b not in kept)
 
 
 def _doubled(batches: Sequence[int]) -> list[str]:
-    twice = sorted(b for b, n in Counter(batches).items() if n > 1)
+    twice = runs(b for b, n in Counter(batches).items() if n > 1)
     return [f"the table has more than one commit of {_batches(twice)}: their rows are doubled"] if twice else []
 
 
-def _batches(batches: Sequence[int]) -> str:
-    if len(batches) == 1:
-        return f"batch {batches[0]}"
-    whole = list(batches) == list(range(batches[0], batches[-1] + 1))
-    return f"batches {batches[0]} to {batches[-1]}" if whole else f"batches {', '.join(map(str, batches))}"
+def _batches(batches: Sequence[range]) -> str:
+    return in_words(batches, one="batch", many="batches")

@@ -5,6 +5,7 @@ which only ``txn``, ``commitInfo``, ``protocol``, ``metaData`` and the ``dataCha
 
 Delta remembers ``txn(appId = query id, version = batch id)`` and skips every batch up to it silently. ``RESTORE`` by Spark
 writes no ``txn``, so the table's content and its memory can differ. Both are worked out here, each by folding the log.
+With ``delta.setTransactionRetentionDuration`` Delta forgets a ``txn`` by its ``lastUpdated``.
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Any
 
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
 from airflow_ckpt_provider.guards.delta_log import (
+    CLOCKS,
     DELTA_LOG,
     commit_path,
     commit_time,
+    fields_of,
+    interval,
     read_actions,
     read_delta_log,
     rows_of,
+    time_of,
 )
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
@@ -36,6 +41,10 @@ PLAN_KEY = "airflowCkptPlan"
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 #: Table features under which the newest commits may not be in the table's log.
 CATALOG_MANAGED = frozenset({"catalogManaged", "catalogOwned-preview"})
+#: A property of a table: how long it remembers a ``txn``. Without it, permanently.
+TXN_RETENTION = "delta.setTransactionRetentionDuration"
+#: The next start may be as late as this.
+_UNTIL_START = timedelta(days=1)
 #: No version at all; -1 is the emptiness before version 0.
 NO_VERSION = -2
 
@@ -57,6 +66,7 @@ class TableCommit:
     :param removed: paths of the files that it removes from the table; ``VACUUM`` may delete them later. A file of deletion
         vectors may still be needed, for other data files.
     :param settings: what the table's metadata and protocol say after it, one entry a setting; see :func:`_settings`.
+    :param updated: app id -> the ``lastUpdated`` of its ``txn``, in UTC, where it has one; ``None``: it has one, not known which.
     """
 
     version: int
@@ -71,6 +81,7 @@ class TableCommit:
     added: frozenset[str] = frozenset()
     removed: frozenset[str] = frozenset()
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    updated: Mapping[str, datetime | None] = field(default_factory=dict)
 
     def describe(self) -> str:
         """The commit in a few words."""
@@ -150,8 +161,37 @@ class TableHistory:
         return self.commits[index] if 0 <= index < len(self.commits) else None
 
     def remembered(self, app_id: str) -> int | None:
-        """The newest ``txn`` of an app id in the commits that are left: batches up to it are skipped silently."""
-        return next((c.txns[app_id] for c in reversed(self.commits) if app_id in c.txns), None)
+        """The newest ``txn`` of an app id in the commits that are left: batches up to it are skipped silently.
+
+        ``None`` also where Delta has forgotten it; see :meth:`forgets`.
+        """
+        commit = self.newest_of(app_id)
+        return None if commit is None or self.forgets(app_id) else commit.txns[app_id]
+
+    def newest_of(self, app_id: str) -> TableCommit | None:
+        """The commit of the newest ``txn`` of an app id, among those that are left."""
+        return next((c for c in reversed(self.commits) if app_id in c.txns), None)
+
+    def forgets(self, app_id: str) -> bool | None:
+        """Whether Delta has forgotten the newest ``txn`` of an app id, by :data:`TXN_RETENTION`.
+
+        One without ``lastUpdated`` is forgotten at once (``InMemoryLogReplay.getTransactions``).
+
+        :return: ``None`` where that is not known, or may have happened by the next start.
+        """
+        if TXN_RETENTION not in self.configuration:
+            return False if self.is_described else None
+        commit, keeps = self.newest_of(app_id), interval(self.configuration[TXN_RETENTION])
+        if commit is None or keeps is None:
+            return None
+        if app_id not in commit.updated:
+            return True
+        if (updated := commit.updated[app_id]) is None:
+            return None
+        age = datetime.now(UTC) - updated
+        if age > keeps + CLOCKS:
+            return True
+        return False if age + _UNTIL_START < keeps else None
 
     def lineage(self, version: int | None = None) -> tuple[TableCommit, ...] | None:
         """The commits whose rows make up the table at a version, oldest first, as far back as the log reaches.
@@ -212,20 +252,22 @@ def read_table_history(table: Location) -> TableHistory:
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
     settings: Mapping[str, str] = {}
+    features: frozenset[str] = frozenset()
     files = _Files()
     for version, actions in zip(versions[start:], raw, strict=True):
-        changes = [action for action in actions if "metaData" in action or "protocol" in action]
-        for action in changes:
-            metadata, protocol = action.get("metaData") or metadata, action.get("protocol") or protocol
-        settings = _settings(metadata or {}, protocol or {}) if changes else settings
-        commits.append(_commit(version, actions, files, settings))
-    features = features_of(metadata or {}, protocol or {})
+        with fields_of(f"{table}/{commit_path(version)}"):
+            changes = [action for action in actions if "metaData" in action or "protocol" in action]
+            for action in changes:
+                metadata, protocol = action.get("metaData") or metadata, action.get("protocol") or protocol
+            settings = _settings(metadata or {}, protocol or {}) if changes else settings
+            features = features_of(metadata or {}, protocol or {}) if changes else features
+            commits.append(_commit(version, actions, files, settings))
     return TableHistory(
         table.uri,
         tuple(commits),
         (metadata or {}).get("id"),
         features,
-        (metadata or {}).get("configuration") or {},
+        {key: str(value) for key, value in ((metadata or {}).get("configuration") or {}).items()},
         doubt=_doubt_of(features),
         is_described=metadata is not None and protocol is not None,
     )
@@ -330,7 +372,8 @@ def _actions(table: Location, version: int) -> list[dict[str, Any]]:
 
 def _commit(version: int, actions: list[dict[str, Any]], files: _Files, settings: Mapping[str, str]) -> TableCommit:
     info: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
-    txns = {a["txn"]["appId"]: int(a["txn"]["version"]) for a in actions if "txn" in a}
+    set_by = [a["txn"] for a in actions if "txn" in a]
+    txns = {txn["appId"]: int(txn["version"]) for txn in set_by}
     changes = [a.get("add") or a.get("remove") for a in actions if "add" in a or "remove" in a]
     operation = str(info.get("operation", "unknown"))
     same = files.add(version, actions)
@@ -350,6 +393,7 @@ def _commit(version: int, actions: list[dict[str, Any]], files: _Files, settings
         added=frozenset(path for a in actions if "add" in a for path in _paths(a["add"])),
         removed=frozenset(path for a in actions if "remove" in a for path in _paths(a["remove"])),
         settings=settings,
+        updated={txn["appId"]: time_of(txn["lastUpdated"]) for txn in set_by if txn.get("lastUpdated") is not None},
     )
 
 

@@ -304,7 +304,7 @@ def beyond_the_log(sink: Sink, history: TableHistory, ids: QueryIds) -> dict[str
     if sink.place is None or history.format != "delta" or history.is_whole:
         return found
     for id_ in ids.all:
-        if history.remembered(id_) is None:
+        if history.newest_of(id_) is None:
             try:
                 found[id_] = delta_client.remembered(sink.place, id_, storage_options=sink.storage_options)
             except MissingExtraError as e:

@@ -102,9 +102,10 @@ def _commit(row: Mapping[str, Any], settings: Mapping[str, str]) -> TableCommit:
     sets = operation in _SETTINGS
     written = str(metrics.get("numOutputRows") or "")
     user = str(row.get("userName") or row.get("userId") or "")
+    time = _time(row.get("timestamp"))
     return TableCommit(
         version=version,
-        time=_time(row.get("timestamp")),
+        time=time,
         operation=f"{operation} by {user}" if user and not txns and restored is None else operation,
         txns=txns,
         changes_data=not sets and operation not in _MAINTENANCE,
@@ -112,6 +113,7 @@ def _commit(row: Mapping[str, Any], settings: Mapping[str, str]) -> TableCommit:
         rows=int(written) if written.isdigit() else None,
         plan_id=plan_in(row.get("userMetadata")),
         settings={**settings, f"{operation} of version {version}": json.dumps(dict(parameters))} if sets else settings,
+        updated=dict.fromkeys(txns, time),  # Delta's sink sets both when it commits
     )
 
 

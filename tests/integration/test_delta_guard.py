@@ -308,6 +308,41 @@ def test_a_table_taken_back(case: Case) -> None:
     assert case.runs() == list(range(520, 530))  # of 500 to 519 nothing is said
 
 
+@pytest.mark.slow
+def test_a_planned_batch_beyond_the_end(case: Case) -> None:
+    case.append(30)
+    case.append(40)
+    case.stream.run()
+    _replay(case.stream, 2)
+    for version in (3, 4):
+        for file in (case.table / "_delta_log").glob(f"*{version:020d}*"):
+            file.unlink()
+    report = case.judge(fail_on_data_loss=False)
+    assert report.verdict is Verdict.WILL_FAIL
+    assert "the table ends at version 2, and the next batch is planned up to version 4" in report.reasons[0]
+    assert "DELTA_STREAMING_TRAILING_COMMIT_MISSING" in case.fails(failOnDataLoss="false")
+
+
+@pytest.mark.slow
+def test_a_first_batch_from_a_version(spark_host: SparkHost, tmp_path: Path) -> None:
+    """Spark works ``startingVersion`` out again at each start until the second batch is committed."""
+    case = Case(spark_host, tmp_path)
+    for start in (0, 10, 20, 30):
+        case.append(start)
+    assert case.runs(startingVersion="1") == list(range(10, 40))
+    _replay(case.stream, 0)
+    assert case.judge(startingVersion="1").verdict is Verdict.SAFE
+    assert case.judge(startingVersion="latest").verdict is Verdict.WILL_LOSE
+    assert case.runs(startingVersion="latest") == []
+    case.clean_log(below=3)
+    assert case.judge(startingVersion="latest").verdict is Verdict.SAFE
+    report = case.judge(startingVersion="1", fail_on_data_loss=False)
+    assert report.verdict is Verdict.WILL_FAIL
+    assert "DELTA_VERSION_NOT_FOUND" in report.reasons[0]
+    assert "DELTA_VERSION_NOT_FOUND" in case.fails(startingVersion="1", failOnDataLoss="false")
+    assert case.runs(startingVersion="latest") == list(range(900, 910))
+
+
 # Files
 
 

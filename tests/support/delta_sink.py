@@ -12,6 +12,7 @@ from airflow_ckpt_provider.guards.delta_log import commit_path
 from airflow_ckpt_provider.sinks.delta import inspect_delta
 from airflow_ckpt_provider.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, roll_back_table
+from airflow_ckpt_provider.sinks.delta_sink import described
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport
 from airflow_ckpt_provider.storage.opening import open_location
@@ -26,10 +27,13 @@ class Table:
         self.path = str(path)
         self.place = open_location(self.path)
 
-    def batch(self, *batches: int, query: str = QUERY) -> Table:
+    def batch(self, *batches: int, query: str = QUERY, updated: int | None = None) -> Table:
+        """
+        :param updated: the ``lastUpdated`` of the ``txn``, in milliseconds; ``None``: it has none.
+        """
         for batch in batches:
             if self._remembered(query) < batch:
-                self._write([f"{query}/{batch}"], Transaction(query, batch))
+                self._write([f"{query}/{batch}"], Transaction(query, batch, updated))
         return self
 
     def rows(self, *rows: str) -> Table:
@@ -69,7 +73,7 @@ class Table:
         return set(DeltaTable(self.path).to_pyarrow_table()["row"].to_pylist())
 
     def look(self, batch: int, query: str = QUERY) -> SinkReport:
-        history = read_table_history(self.place)
+        history = described(self.place, read_table_history(self.place))
         remembered = None
         if history.remembered(query) is None and not history.is_whole:
             remembered = delta_client.remembered(self.place, query, storage_options={})

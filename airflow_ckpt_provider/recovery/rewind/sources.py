@@ -9,7 +9,7 @@ from typing import Any
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.recorded_sources import recorded_sources
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, SourceOffset, parse_offsets
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, parse_offsets
 from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import SourceError
@@ -65,11 +65,12 @@ def _query(
             _facts_at(target.backup, target.batch_id, repository), subject=target.where, batch_id=target.batch_id
         )
     location = tree.location
-    ends = {source.source: source for source in _entry(tree, target.batch_id + 1)} if replays else {}
-    earlier = () if replays else _entry(tree, target.batch_id - 1)
-    before = {source.source: source.offset for source in earlier}
+    planned = _entry(tree, target.batch_id + 1) if replays else None
+    ends = {source.source: source for source in planned.sources} if planned else {}
+    earlier = None if replays else _entry(tree, target.batch_id - 1)
+    before = {source.source: source.offset for source in earlier.sources} if earlier else {}
     # Of the first batch of all, Spark asks for everything again.
-    asks_again = bool(earlier) or (not replays and target.batch_id == 0)
+    asks_again = bool(before) or (not replays and target.batch_id == 0)
     known = recorded_sources(repository, name, query_ids, target.batch_id) if repository and name else {}
     sources = tuple(
         GuardedSource(
@@ -80,6 +81,7 @@ def _query(
             log=location / f"sources/{source.source}",
             logged_at=target.planned,
             reread=(before.get(source.source),) if asks_again else (),
+            planned_at=planned.time if planned else None,
         )
         for source in target.sources
     )
@@ -96,6 +98,6 @@ def _facts_at(manifest: Manifest, batch_id: int, repository: Repository | None) 
     return {**manifest.facts, "end_offsets": [source.to_json() for source in sources]}
 
 
-def _entry(tree: Tree, batch_id: int) -> tuple[SourceOffset, ...]:
+def _entry(tree: Tree, batch_id: int) -> OffsetEntry | None:
     file = tree.get(f"{OFFSETS}/{batch_id}")
-    return parse_offsets(tree.read(file), batch_id=batch_id).sources if file else ()
+    return parse_offsets(tree.read(file), batch_id=batch_id) if file else None

@@ -9,8 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyarrow import parquet
 
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, UnreadableLogError
@@ -42,6 +45,13 @@ def clean(table: Path, below: int) -> None:
     DeltaTable(table).create_checkpoint()
     for version in range(below):
         commit(table, version).unlink()
+
+
+def planned_an_hour_ago(ck: Path) -> None:
+    """Batch 1, before the table was written."""
+    entry = ck / "offsets" / "1"
+    long_ago = int((time.time() - 3600) * 1000)
+    entry.write_text(entry.read_text().replace("4000000000001", str(long_ago)))
 
 
 @pytest.fixture
@@ -154,6 +164,27 @@ def test_a_data_file_is_gone(table: Path, ck: Path) -> None:
     assert [(p.name, p.facts["rows"]) for p in report.parts] == [("version 3", 10)]
 
 
+def test_a_data_file_of_another_length(table: Path, ck: Path) -> None:
+    delta_checkpoint(ck, table, 2)
+    (file,) = read_delta_log(open_location(str(table))).commit(3).added
+    content = (table / file.path).read_bytes()
+    (table / file.path).write_bytes(b"")
+    report = judge(ck, table)
+    assert (report.verdict, report.lost) == (Verdict.WILL_FAIL, 10)
+    assert "1 data files (10 rows) of version 3 are cut off: the batch fails" in report.reasons[0]
+    (table / file.path).write_bytes(content + content)
+    assert judge(ck, table).verdict is Verdict.UNKNOWN
+    (table / file.path).write_bytes(content)
+    assert judge(ck, table).verdict is Verdict.SAFE
+
+
+def test_a_file_of_the_first_snapshot_that_is_cut_off(table: Path, ck: Path) -> None:
+    delta_checkpoint(ck, table, 3, 2, before=None, initial=True)
+    (file,) = read_delta_log(open_location(str(table))).commit(3).added
+    (table / file.path).write_bytes(b"PAR1")
+    assert [p.name for p in judge(ck, table).parts] == ["snapshot 3"]
+
+
 def test_a_position_within_a_version(table: Path, ck: Path) -> None:
     delta_checkpoint(ck, table, 2, 0)
     (file,) = read_delta_log(open_location(str(table))).commit(2).added
@@ -233,27 +264,191 @@ def test_a_table_taken_back(table: Path, ck: Path) -> None:
 
 def test_a_table_written_again_under_the_same_id(table: Path, ck: Path) -> None:
     delta_checkpoint(ck, table, 2)
-    entry = ck / "offsets" / "1"
-    long_ago = int((time.time() - 3600) * 1000)
-    entry.write_text(entry.read_text().replace("4000000000001", str(long_ago)))
+    planned_an_hour_ago(ck)
     report = judge(ck, table)
     assert (report.verdict, report.lost) == (Verdict.WILL_LOSE, None)
 
 
-def test_downtime(tmp_path: Path, ck: Path) -> None:
-    configuration = {
-        "delta.logRetentionDuration": "interval 2 days",
-        "delta.deletedFileRetentionDuration": "interval 1 day",
-    }
-    table = new_table(tmp_path / "short", 4, configuration=configuration)
-    delta_checkpoint(ck, table, 2)
-    assert judge(ck, table, max_downtime=86400.0, buffer=3600.0).verdict is Verdict.SAFE
-    report = judge(ck, table, max_downtime=3 * 86400.0, buffer=3600.0)
+def test_a_planned_batch_beyond_the_end(table: Path, ck: Path) -> None:
+    """Batch 1 is planned up to version 3; the table is a copy that ends at version 1, and is then written again."""
+    delta_checkpoint(ck, table, 4, before=1)
+    (ck / "commits" / "1").unlink()
+    assert judge(ck, table).verdict is Verdict.SAFE
+    for version in (2, 3):
+        commit(table, version).unlink()
+    for fail_on_data_loss in (True, False):
+        report = judge(ck, table, fail_on_data_loss=fail_on_data_loss)
+        assert (report.verdict, report.lost) == (Verdict.WILL_FAIL, None)
+        assert "the table ends at version 1, and the next batch is planned up to version 3" in report.reasons[0]
+    for version in (2, 3):
+        write_deltalake(table, rows(version), mode="append")
+    planned_an_hour_ago(ck)
+    report = judge(ck, table)
+    assert (report.verdict, report.lost) == (Verdict.UNKNOWN, None)
+    assert "the batch has other rows now" in report.reasons[0]
+
+
+def test_a_planned_batch_of_another_table(table: Path, ck: Path, tmp_path: Path) -> None:
+    delta_checkpoint(ck, table, 4)
+    (ck / "commits" / "1").unlink()
+    entry = ck / "offsets" / "1"
+    entry.write_text(entry.read_text().replace(id_of(table), "other"))
+    report = judge(ck, table)
     assert report.verdict is Verdict.WILL_FAIL
-    assert "delta.logRetentionDuration = 'interval 74 hours' would do" in report.reasons[0]
-    day_ago = time.time() - 86400 * 1.5
-    os.utime(commit(table, 1), (day_ago, day_ago))  # of the newest batch: asked for at the start
-    assert judge(ck, table, max_downtime=86400.0).verdict is Verdict.WILL_FAIL
+    assert f"(id {id_of(table)}; the checkpoint read other)" in report.reasons[0]
+
+
+class TestStartingVersion:
+    """The first batch begins where the reader's options say, and Spark works that out at each start until the second one."""
+
+    def test_it_is_gone(self, table: Path, ck: Path) -> None:
+        delta_checkpoint(ck, table, 4, before=None)
+        for reader in ({"startingVersion": "1"}, {"STARTINGVERSION": "1"}, {}):
+            assert judge(ck, table, reader=reader).verdict is Verdict.SAFE
+        clean(table, 3)
+        assert judge(ck, table).verdict is Verdict.SAFE  # it began with a snapshot
+        report = judge(ck, table, reader={"startingVersion": "1"}, fail_on_data_loss=False)
+        assert report.verdict is Verdict.WILL_FAIL
+        assert "the log of" in report.reasons[0]
+        assert "begins at version 3, and Spark checks startingVersion=1" in report.reasons[0]
+        assert judge(ck, table, reader={"startingVersion": "3"}).verdict is Verdict.SAFE
+        delta_checkpoint(ck, table, 4, before=3)  # a second batch is committed
+        assert judge(ck, table, reader={"startingVersion": "1"}).verdict is Verdict.SAFE
+
+    def test_its_data_files_are_gone(self, table: Path, ck: Path) -> None:
+        """The first batch runs again: a snapshot of version 3 needs four files, versions 2 and 3 only two."""
+        self.planned(ck, table)
+        (file,) = read_delta_log(open_location(str(table))).commit(0).added
+        (table / file.path).unlink()
+        assert judge(ck, table).verdict is Verdict.WILL_FAIL
+        assert judge(ck, table, reader={"startingVersion": "2"}).verdict is Verdict.SAFE
+
+    def test_latest(self, table: Path, ck: Path) -> None:
+        assert (
+            judge(delta_checkpoint(ck, table, 4, before=None), table, reader={"startingVersion": "latest"}).verdict
+            is Verdict.SAFE
+        )
+        self.planned(ck, table)
+        report = judge(ck, table, reader={"startingVersion": "latest"})
+        assert report.verdict is Verdict.WILL_LOSE
+        assert "begins at version 4 now: what was planned, up to version 3, is left out" in report.reasons[0]
+
+    @pytest.mark.parametrize(
+        ("time", "verdict"),
+        [("2020-01-01", Verdict.UNKNOWN), ("2020-01-01T00:00:00Z", Verdict.UNKNOWN), ("2999-01-01", Verdict.WILL_LOSE)],
+    )
+    def test_a_time(self, time: str, verdict: Verdict, table: Path, ck: Path) -> None:
+        self.planned(ck, table)
+        if verdict is Verdict.UNKNOWN:
+            assert judge(ck, table, reader={"startingTimestamp": time}).verdict is Verdict.SAFE
+        clean(table, 3)
+        assert judge(ck, table, reader={"startingTimestamp": time}).verdict is verdict
+        delta_checkpoint(ck, table, 4, before=None)
+        assert judge(ck, table, reader={"startingTimestamp": time}).verdict is Verdict.SAFE
+
+    @pytest.mark.parametrize("reader", [{"startingVersion": "first"}, {"startingTimestamp": "yesterday"}])
+    def test_what_delta_refuses(self, reader: dict[str, str], table: Path, ck: Path) -> None:
+        delta_checkpoint(ck, table, 4, before=None)
+        with pytest.raises(RefusedError, match="is no"):
+            judge(ck, table, reader=reader)
+
+    def planned(self, ck: Path, table: Path) -> None:
+        """The first batch is planned up to version 3, and not committed."""
+        delta_checkpoint(ck, table, 4, before=None)
+        (ck / "commits" / "0").unlink()
+
+
+class TestTimeLeft:
+    """Ten days of downtime are planned, and VACUUM takes what left the table a week ago."""
+
+    def test_downtime(self, tmp_path: Path, ck: Path) -> None:
+        configuration = {
+            "delta.logRetentionDuration": "interval 2 days",
+            "delta.deletedFileRetentionDuration": "interval 1 day",
+        }
+        table = new_table(tmp_path / "short", 4, configuration=configuration)
+        delta_checkpoint(ck, table, 2)
+        assert judge(ck, table, max_downtime=86400.0, buffer=3600.0).verdict is Verdict.SAFE
+        report = judge(ck, table, max_downtime=3 * 86400.0, buffer=3600.0)
+        assert report.verdict is Verdict.WILL_FAIL
+        assert "delta.logRetentionDuration = 'interval 74 hours' would do" in report.reasons[0]
+        day_ago = time.time() - 86400 * 1.5
+        os.utime(commit(table, 1), (day_ago, day_ago))  # of the newest batch: asked for at the start
+        assert judge(ck, table, max_downtime=86400.0).verdict is Verdict.WILL_FAIL
+
+    def test_an_append_is_no_alarm(self, table: Path, ck: Path) -> None:
+        delta_checkpoint(ck, table, 2)
+        assert judge(ck, table, max_downtime=10 * 86400.0).verdict is Verdict.SAFE
+
+    def test_unread_files_of_the_first_snapshot_were_replaced(self, table: Path, ck: Path) -> None:
+        delta_checkpoint(ck, table, 3, 1, before=None, initial=True)
+        assert judge(ck, table, max_downtime=10 * 86400.0).verdict is Verdict.SAFE
+        DeltaTable(table).optimize.compact()
+        self.a_week_is_left(judge(ck, table, max_downtime=10 * 86400.0))
+        DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
+        assert judge(ck, table).verdict is Verdict.WILL_FAIL
+
+    @pytest.mark.parametrize("predicate", ["id < 5", None], ids=["a file of the feed", "whole files"])
+    def test_a_reader_of_the_change_data_feed(self, predicate: str | None, tmp_path: Path, ck: Path) -> None:
+        table = new_table(tmp_path / "feed", 3, configuration={"delta.enableChangeDataFeed": "true"})
+        delta_checkpoint(ck, table, 3)
+        DeltaTable(table).delete(predicate)
+        self.a_week_is_left(judge(ck, table, reader=FEED, max_downtime=10 * 86400.0))
+
+    def test_a_file_of_the_feed_is_older_than_its_commit(self, tmp_path: Path, ck: Path) -> None:
+        """VACUUM goes by the time of the file."""
+        table = new_table(tmp_path / "feed", 3, configuration={"delta.enableChangeDataFeed": "true"})
+        delta_checkpoint(ck, table, 3)
+        DeltaTable(table).delete("id < 5")
+        days_ago = time.time() - 6 * 86400
+        for file in (table / "_change_data").iterdir():
+            os.utime(file, (days_ago, days_ago))
+        assert (judge(ck, table, reader=FEED).seconds_left or 0) <= 86400
+
+    def test_a_removed_file_without_a_time(self, table: Path, ck: Path) -> None:
+        delta_checkpoint(ck, table, 2)
+        DeltaTable(table).optimize.compact()
+        lines = [json.loads(line) for line in commit(table, 4).read_text().splitlines()]
+        for action in lines:
+            action.get("remove", {}).pop("deletionTimestamp", None)
+        commit(table, 4).write_text("\n".join(map(json.dumps, lines)))
+        report = judge(ck, table, max_downtime=60.0)
+        assert (report.verdict, report.seconds_left) == (Verdict.WILL_FAIL, 0)
+
+    def test_a_file_that_only_got_a_deletion_vector_stays(self) -> None:
+        lines = b'{"remove":{"path":"a","dataChange":true}}\n{"add":{"path":"a","dataChange":true}}\n{"remove":{"path":"b"}}'
+        assert list(parse_commit(lines, version=0, path="x").dropped) == ["b"]
+
+    def test_the_first_snapshot_needs_the_log_before_it(self, table: Path, ck: Path) -> None:
+        """Version 3 is put together from the versions 0 to 3, or from a checkpoint of the log."""
+        delta_checkpoint(ck, table, 3, 1, before=None, initial=True)
+        days_ago = time.time() - 29 * 86400
+        os.utime(commit(table, 0), (days_ago, days_ago))
+        assert (judge(ck, table).seconds_left or 0) <= 86400
+        DeltaTable(table).create_checkpoint()
+        assert (judge(ck, table).seconds_left or 0) > 20 * 86400
+
+    @pytest.mark.parametrize(
+        ("words", "left", "verdict"),
+        [("interval 0 days", 0, Verdict.WILL_FAIL), ("interval 1 fortnight", None, Verdict.UNKNOWN)],
+    )
+    def test_other_intervals(self, words: str, left: int | None, verdict: Verdict, ck: Path, tmp_path: Path) -> None:
+        table = new_table(tmp_path / "table", 4)
+        delta_checkpoint(ck, table, 2)
+        text = commit(table, 0).read_text()
+        commit(table, 0).write_text(
+            text.replace(
+                '"configuration":{}', json.dumps({"configuration": {"delta.logRetentionDuration": words}})[1:-1]
+            )
+        )
+        assert judge(ck, table).verdict is Verdict.SAFE
+        report = judge(ck, table, max_downtime=60.0)
+        assert (report.verdict, report.seconds_left) == (verdict, left)
+
+    def a_week_is_left(self, report: SourceReport) -> None:
+        assert report.verdict is Verdict.WILL_FAIL
+        assert "; delta.deletedFileRetentionDuration = 'interval 241 hours' would do" in report.reasons[0]
+        assert 6.9 * 86400 < (report.seconds_left or 0) <= 7 * 86400
 
 
 def test_a_table_that_delta_rs_cannot_read(table: Path, ck: Path) -> None:
@@ -285,6 +480,93 @@ def test_a_damaged_commit(table: Path, ck: Path) -> None:
     commit(table, 3).write_text('{"add":{"path"')
     with pytest.raises(UnreadableLogError, match=f"{3:020d}.json: the JSON is broken or cut off"):
         read_delta_log(open_location(str(table))).commit(3)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        {"add": {"path": "x", "dataChange": True, "size": [1]}},
+        {"add": {"path": "x"}},
+        {"remove": {"path": "x", "deletionTimestamp": 10**30}},
+        {"cdc": {"path": 1}},
+        {"commitInfo": True},
+        {"commitInfo": {"timestamp": 10**30}},
+        {"metaData": 10**30},
+        {"metaData": {"partitionColumns": 1}},
+    ],
+)
+def test_a_field_of_an_unexpected_form(action: dict[str, Any], table: Path) -> None:
+    commit(table, 4).write_text(json.dumps(action))
+    with pytest.raises(
+        UnreadableLogError, match=r"0{19}4\.json: a field is missing or has an unexpected form: \w+Error \("
+    ):
+        read_delta_log(open_location(str(table))).commit(4)
+
+
+@pytest.mark.parametrize("reader", [{}, {"readChangeFeed": "true"}])
+def test_a_commit_of_any_number(reader: dict[str, str], tmp_path: Path, ck: Path) -> None:
+    """It took all memory, or did not end, to count up to it."""
+    table = new_table(tmp_path / "feed", 4, configuration={"delta.enableChangeDataFeed": "true"})
+    delta_checkpoint(ck, table, 2)
+    commit(table, 10**12).write_text("")
+    report = judge(ck, table, reader=reader)
+    assert report.verdict is Verdict.WILL_FAIL
+    assert [p.name for p in report.parts] == ["versions 4 to 999999999999"]
+
+
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_a_log_checkpoint_with_sidecars(form: str, table: Path, ck: Path) -> None:
+    """It was UNKNOWN: the parts that a V2 checkpoint names were not read."""
+    delta_checkpoint(ck, table, 3, before=2)
+    clean(table, 2)
+    log = table / "_delta_log"
+    classic = log / f"{3:020d}.checkpoint.parquet"
+    state = parquet.read_table(classic)
+    (log / "_sidecars").mkdir()
+    part = log / "_sidecars" / "part.parquet"
+    parquet.write_table(state.select(["add", "remove"]).filter(pc.field("add").is_valid()), part)
+    features = ["v2Checkpoint"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}
+    metadata = next(row["metaData"] for row in state.to_pylist() if row["metaData"])
+    metadata |= {"format": {"provider": "parquet", "options": {}}, "configuration": {}}
+    actions = [
+        {"checkpointMetadata": {"version": 3}},
+        {"sidecar": {"path": part.name, "sizeInBytes": part.stat().st_size, "modificationTime": 1}},
+        {"protocol": protocol},
+        {"metaData": {name: value for name, value in metadata.items() if value is not None}},
+    ]
+    classic.unlink()
+    (log / "_last_checkpoint").unlink()
+    place = log / f"{3:020d}.checkpoint.6491acb6-d38a-41a8-9f22-7d19491939d7.{form}"
+    if form == "json":
+        place.write_text("\n".join(map(json.dumps, actions)))
+    else:
+        parquet.write_table(pa.Table.from_pylist(actions, schema=v2_schema(state.schema)), place)
+    assert judge(ck, table).reasons == ()
+    part.unlink()
+    assert judge(ck, table).verdict is Verdict.UNKNOWN
+
+
+def v2_schema(classic: pa.Schema) -> pa.Schema:
+    sidecar = pa.struct({"path": pa.string(), "sizeInBytes": pa.int64(), "modificationTime": pa.int64()})
+    features = pa.list_(pa.string())
+    protocol = {"minReaderVersion": pa.int32(), "minWriterVersion": pa.int32()}
+    return pa.schema(
+        {
+            "checkpointMetadata": pa.struct({"version": pa.int64()}),
+            "sidecar": sidecar,
+            "protocol": pa.struct({**protocol, "readerFeatures": features, "writerFeatures": features}),
+            "metaData": classic.field("metaData").type,
+        }
+    )
+
+
+def test_a_log_checkpoint_newer_than_every_commit(table: Path, ck: Path) -> None:
+    """It was SAFE for a stream that has read all of it, though Spark cannot open the table."""
+    delta_checkpoint(ck, table, 4, before=3)
+    clean(table, 4)
+    with pytest.raises(UnreadableLogError, match=r"is newer than every commit \(there is no commit\)"):
+        judge(ck, table, fail_on_data_loss=False)
 
 
 @pytest.mark.parametrize(

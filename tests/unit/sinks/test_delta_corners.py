@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import tracemalloc
 from pathlib import Path
 from random import Random
@@ -11,7 +12,7 @@ from random import Random
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.errors import RefusedError, StorageError, UnreadableLogError
 from airflow_ckpt_provider.guards import delta_client
 from airflow_ckpt_provider.guards.delta_log import commit_path
 from airflow_ckpt_provider.sinks.delta import RESTORED_WITHOUT_SPARK, equal_versions
@@ -21,7 +22,7 @@ from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.sinks.sink import Sink, inspect_sink
 from airflow_ckpt_provider.verdict import Verdict
-from tests.support.delta_sink import QUERY, Table
+from tests.support.delta_sink import OTHER, QUERY, Table
 
 
 @pytest.fixture
@@ -128,6 +129,51 @@ class TestSettingsOfOthers:
         rollback = look(table, 1).rollback
         assert rollback
         assert rollback.reverts == ()
+
+
+class TestForgotten:
+    """``delta.setTransactionRetentionDuration``: Delta forgets a ``txn`` that is older, and at once one without a time."""
+
+    @pytest.mark.parametrize(
+        ("retention", "days", "verdict"),
+        [
+            ("interval 7 days", 10, Verdict.WILL_DUPLICATE),
+            ("interval 7 days", None, Verdict.WILL_DUPLICATE),
+            ("interval 7 days", 6.5, Verdict.UNKNOWN),  # the query may be started tomorrow
+            ("interval 7 days", 1, Verdict.WILL_SKIP),
+            ("interval 1 fortnight", 1, Verdict.UNKNOWN),
+            (None, None, Verdict.WILL_SKIP),
+        ],
+    )
+    def test_what_a_replay_does(
+        self, retention: str | None, days: float | None, verdict: Verdict, table: Table
+    ) -> None:
+        self.written(table, retention, days)
+        report = look(table, 2)
+        assert report.verdict is verdict
+        assert report.rollback
+        assert (report.remembered is None) == (verdict is Verdict.WILL_DUPLICATE)
+        assert ("delta.setTransactionRetentionDuration" in report.reasons[0]) == (verdict is not Verdict.WILL_SKIP)
+        if retention == "interval 7 days" and days:  # deltalake remembers one without a time, as Spark does not
+            version = table.version
+            assert (table.batch(3).version > version) == (verdict is Verdict.WILL_DUPLICATE)
+
+    @pytest.mark.parametrize(("days", "verdict"), [(10, Verdict.SAFE), (6.5, Verdict.UNKNOWN), (1, Verdict.WILL_SKIP)])
+    def test_restored_without_that_memory(self, days: float, verdict: Verdict, table: Table) -> None:
+        self.written(table, "interval 7 days", days)
+        assert look(table.restore(3), 2).verdict is verdict
+
+    def test_only_the_log_checkpoint_has_it(self, table: Table) -> None:
+        """When it was set is not known then."""
+        self.written(table, "interval 7 days", 1)
+        table.rows("a").clean_log(6)
+        assert look(table, 2).verdict is Verdict.UNKNOWN
+
+    def written(self, table: Table, retention: str | None, days: float | None) -> None:
+        updated = None if days is None else int((time.time() - days * 86400) * 1000)
+        table.batch(0)
+        alter(table, **({"delta.setTransactionRetentionDuration": retention} if retention else {}))
+        table.batch(1, 2, 3, 4, updated=updated)
 
 
 class TestRestoreToATime:
@@ -375,6 +421,57 @@ def test_a_commit_that_deltalake_cannot_make_is_no_writer(table: Table, monkeypa
     monkeypatch.setattr(deltalake.DeltaTable, "restore", meanwhile)
     with pytest.raises(RefusedError, match="was written to at the same moment"):
         delta_client.restore(table.place, 0, **settings)  # type: ignore[arg-type]
+
+
+class TestAnyNumbers:
+    """A ``txn`` can have any number; it took all memory to count up to it."""
+
+    NOW = 1_795_000_000_000
+
+    def test_a_time_is_no_batch(self, table: Table) -> None:
+        table.rows("a").batch(self.NOW, self.NOW + 60_000, self.NOW + 120_000)
+        report = look(table, 1)
+        assert (report.verdict, report.rollback) == (Verdict.UNKNOWN, None)
+        assert report.reasons == (report.obstacle,)
+        assert f"has the number {self.NOW}; more batches are missing than the log has commits" in report.reasons[0]
+
+    def test_one_odd_commit(self, table: Table) -> None:
+        table.batch(0, 1, self.NOW)
+        assert look(table, 1).verdict is Verdict.WILL_SKIP
+        report = look(table, self.NOW)
+        assert report.verdict is Verdict.UNKNOWN
+        assert f"no commit of batches 2 to {self.NOW - 1}" in report.reasons[0]
+        assert "these are no batch numbers" in report.reasons[0]
+        assert f"rows of batches {self.NOW + 1} to {self.NOW * 2} are missing" in look(table, self.NOW * 2).reasons[1]
+
+    def test_after_another_id(self, table: Table) -> None:
+        assert look(table.batch(0, query=OTHER).batch(self.NOW), self.NOW).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        {"add": {"path": []}},
+        {"add": {}},
+        {"add": 1.5},
+        {"remove": {"path": "x", "deletionVector": "x"}},
+        {"txn": {"appId": "x", "version": "x"}},
+        {"txn": {"appId": "x", "version": 1, "lastUpdated": 10**30}},
+        {"commitInfo": "x"},
+        {"commitInfo": {"timestamp": 10**30}},
+        {"commitInfo": {"operationMetrics": 1}},
+        {"commitInfo": {"operationMetrics": {"numOutputRows": "x"}}},
+        {"metaData": 1},
+        {"metaData": {"configuration": ["x"]}},
+        {"protocol": {"writerFeatures": 1}},
+    ],
+)
+def test_a_field_of_an_unexpected_form(action: dict[str, object], table: Table) -> None:
+    commit(table.batch(0), action)
+    with pytest.raises(
+        UnreadableLogError, match=r"0{19}1\.json: a field is missing or has an unexpected form: \w+Error \("
+    ):
+        look(table, 0)
 
 
 class TestALongLog:

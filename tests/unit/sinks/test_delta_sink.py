@@ -135,3 +135,13 @@ def test_a_damaged_commit(tmp_path: Path) -> None:
     table.place.replace(commit_path(1), b'{"commitInfo":')
     with pytest.raises(UnreadableLogError, match=r"00000000000000000001.json: the JSON is broken or cut off"):
         read_table_history(table.place)
+
+
+def test_a_log_checkpoint_newer_than_every_commit(tmp_path: Path) -> None:
+    """It was SAFE: only the commits were read, and the table seemed to end with batch 1."""
+    table = Table(tmp_path / "table").batch(0, 1, 2, 3).clean_log(0)
+    for version in (2, 3):
+        table.place.delete(commit_path(version))
+    message = r"0{19}3\.checkpoint\.parquet is newer than every commit \(the newest commit is _delta_log/0{19}1\.json\)"
+    with pytest.raises(UnreadableLogError, match=message):
+        read_table_history(table.place)
