@@ -60,7 +60,8 @@ def _file_log(tree: Tree, directory: str, last: int) -> list[StoredFile]:
     compacted = (batch_id_of(name.removesuffix(".compact")) for name in files if name.endswith(".compact"))
     base = max((n for n in compacted if n is not None and n <= last), default=-1)
     entries = sorted(n for n in map(batch_id_of, files) if n is not None and base < n <= last)
-    if gap := next(gaps(entries, base + 1, last), None):
+    if missing := gaps(entries, base + 1, last):
+        gap = missing[0]
         raise MissingFileError(
             f"{directory}/{gap[0]} is missing: the file source's log must be whole up to {last}",
             path=f"{directory}/{gap[0]}",

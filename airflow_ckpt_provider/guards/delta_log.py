@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote
 
+from airflow_ckpt_provider.checkpoint.gaps import gaps
 from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
@@ -120,7 +121,7 @@ class DeltaLog:
 
     def missing(self, first: int, last: int) -> list[range]:
         """Versions from ``first`` to ``last`` whose commit is gone."""
-        return gaps(max(first, 0), last + 1, self.commits)
+        return gaps(self.commits, max(first, 0), last)
 
     def commit(self, version: int) -> DeltaCommit:
         """Read one commit.
@@ -203,25 +204,6 @@ def read_delta_log(table: Location) -> DeltaLog:
             hint=f"commits up to {commit_path(newest)} are missing: copy them from where the table came from",
         )
     return DeltaLog(table, dict(sorted(commits.items())), dict(sorted(checkpoints.items())), tuple(names))
-
-
-def gaps(first: int, end: int, there: Iterable[int]) -> list[range]:
-    """Numbers from ``first`` to before ``end`` that are missing. A log can name any number, so they are not counted out."""
-    found = []
-    for number in sorted({n for n in there if first <= n < end}):
-        if first < number:
-            found.append(range(first, number))
-        first = number + 1
-    return [*found, range(first, end)] if first < end else found
-
-
-def runs(numbers: Iterable[int]) -> list[range]:
-    """Numbers as ranges."""
-    found: list[range] = []
-    for number in sorted(set(numbers)):
-        begin = found.pop().start if found and found[-1].stop == number else number
-        found.append(range(begin, number + 1))
-    return found
 
 
 def in_words(ranges: Sequence[range], *, one: str, many: str) -> str:

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from airflow_ckpt_provider.checkpoint.gaps import gaps, runs
 from airflow_ckpt_provider.errors import package_with
-from airflow_ckpt_provider.guards.delta_log import gaps, in_words, runs
+from airflow_ckpt_provider.guards.delta_log import in_words
 from airflow_ckpt_provider.sinks.delta_history import TXN_RETENTION, TableCommit, TableHistory, changed_settings
 from airflow_ckpt_provider.sinks.query_ids import QueryIds, strange_ids
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
@@ -172,7 +173,7 @@ class _Start:
                 f"the table has no commit of {_batches(missing)}, though it has older and newer ones: their rows are missing if "
                 f"they had any{_NO_NUMBERS if self._are_no_batches(missing) else ''}"
             )
-        tail = gaps(last + 1, self.batch_id + 1, self.unwritten)
+        tail = gaps(self.unwritten, last + 1, self.batch_id)
         if tail:
             doubts.append(
                 f"the table holds batches up to {last}, the checkpoint continues after {self.batch_id}: rows of "
@@ -240,7 +241,7 @@ class _Start:
         first = self.ids.batch_in(self.beyond[0]) if self.beyond else None
         if first is None or not self.history.is_whole or any(self.ids.is_own(c) for c in self.before):
             return None
-        if not self._are_no_batches(gaps(self.batch_id + 1, first, self.unwritten)):
+        if not self._are_no_batches(gaps(self.unwritten, self.batch_id + 1, first - 1)):
             return None
         return (
             f"the first commit of {self.ids.in_words()} has the number {first}{_NO_NUMBERS}. What a replay does is not known; "
@@ -259,7 +260,7 @@ class _Start:
         first = self.ids.batch_in(self.beyond[0]) if self.beyond else None
         if first is None:
             return None
-        missing = gaps(self.batch_id + 1, first, self.unwritten)
+        missing = gaps(self.unwritten, self.batch_id + 1, first - 1)
         own = [i for i, c in enumerate(self.before) if self.ids.is_own(c)]
         if not missing or (own and not any(c.changes_data for c in self.before[own[-1] + 1 :])):
             return None  # the table went from one own commit to the next: the batches between them are not in it
@@ -502,7 +503,7 @@ def _missing_between(start: _Start, first: int, last: int) -> list[range]:
     """
     kept = {*start.batches_of(start.before), *start.unwritten}
     if start.ids.writes_as(start.history) == start.ids.current:
-        return gaps(first, last, kept)
+        return gaps(kept, first, last - 1)
     once = start.batches_of(start.history.commits)
     return runs(b for b in once if first <= b < last and b not in kept)
 

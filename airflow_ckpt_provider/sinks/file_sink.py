@@ -256,7 +256,7 @@ def _doubts(log: Iterable[tuple[int, bool]], batch_id: int, unwritten: frozenset
     base = max(
         (number for number, compact in log if compact), default=-1
     )  # it has the entries of all batches before it
-    missing = list(gaps({*numbers, *unwritten}, base + 1, batch_id))
+    missing = gaps({*numbers, *unwritten}, base + 1, batch_id)
     if not missing:
         return ()
     first, last, count = missing[0][0], missing[-1][-1], sum(gap.stop - gap.start for gap in missing)
@@ -349,7 +349,7 @@ def _data_files(
     base = max((number for number, compact in log if compact and number <= batch_id), default=-1)
     needed = [(base, True)] if base >= 0 else []
     numbers = [number for number, compact in log if not compact and base < number <= batch_id]
-    if any(gaps({*numbers, *unwritten}, base + 1, batch_id)):
+    if gaps({*numbers, *unwritten}, base + 1, batch_id):
         return None
     paths: set[str] = set()
     for key in (*needed, *((number, False) for number in sorted(numbers))):

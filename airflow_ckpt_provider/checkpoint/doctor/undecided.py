@@ -68,7 +68,7 @@ def undecided(location: Location) -> tuple[Undecided, ...]:
     logged = progress.logged
     if len(logged) < 2 or progress.is_continuous:
         return ()
-    missing = list(gaps({*logged, *progress.committed}, logged[0], logged[-1]))
+    missing = gaps({*logged, *progress.committed}, logged[0], logged[-1])
     if not missing or any(batch_id_of(name) is not None for name in location.list(STATE).directories):
         return ()
     latest = logged[-1]

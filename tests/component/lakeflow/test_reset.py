@@ -648,7 +648,7 @@ def test_an_update_that_leaves_the_flow_out_is_no_success(workspace: FakeWorkspa
 def test_the_log_does_not_repeat_a_line_at_each_poll(workspace: FakeWorkspace, broken: Pipeline) -> None:
     broken.pace = Pace.by_hand()
     seen: list[str] = []
-    task = Task(lambda: reset(broken, timeout=0.2))
+    task = Task(lambda: reset(broken, timeout=2.0))
     made = task.make
 
     def listening() -> Any:
