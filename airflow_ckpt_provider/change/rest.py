@@ -134,7 +134,7 @@ class RestRule:
         other = fence.done_since(self.said)
         if other is not None:
             raise RefusedError(
-                f"{other.words} took over: it has changed the checkpoint since this command was started, "
+                f"{other.words} took over: it has, or may have, changed the checkpoint since this command was started, "
                 f"{self.said.elapsed:.0f} s ago, with the word that the query is stopped; nothing was changed by this attempt",
                 hint="see whether the query was started since; if it is stopped, run the same command again",
             )

@@ -16,11 +16,19 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change import engine
 from airflow_ckpt_provider.change import fence as fences
 from airflow_ckpt_provider.change.fence import LEASE_VARIABLE, LeaseTerms, attempts_place, fenced, newest_attempt
+from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.change.sealing import put_seal, remove_seal, unseal
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.change.undo import plan_to_undo
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, RefusedError, RepositoryError, StorageError
+from airflow_ckpt_provider.errors import (
+    ChangeRunningError,
+    CkptError,
+    QueryNotStoppedError,
+    RefusedError,
+    RepositoryError,
+    StorageError,
+)
 from airflow_ckpt_provider.recovery.repair.apply import apply_repair
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
@@ -605,13 +613,19 @@ class TestARepairOfVersion010:
 class TestAWordThatWasGivenBeforeAnotherChange:
     """An attempt that was suspended before it planned: meanwhile another one was done, and the stream was started."""
 
+    @pytest.mark.parametrize("refused_since", [False, True])
     @pytest.mark.parametrize("name", ["rewind", "reset", "restore"])
-    def test_is_void(self, place: Location, name: str) -> None:
+    def test_is_void(self, place: Location, name: str, refused_since: bool) -> None:
         verb = VERBS[name]
         here = verb.begin(place)
         asleep = replace(STOPPED, said=Clocks(passed=3600))
         verb.carry_out(here)
         plant(orders(here), {"offsets/9": offsets_log('{"orders":{"0":7}}'), "commits/9": commit_log()})
+        if refused_since:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(verbs, "STOPPED", RestRule(wait_at_most=0.0))
+                with pytest.raises(QueryNotStoppedError):
+                    verb.carry_out(here)
         now = verb.changed(here)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(verbs, "STOPPED", asleep)
