@@ -28,7 +28,6 @@ from airflow_ckpt_provider.change.target import Target, expect_files, inspect_ta
 from airflow_ckpt_provider.change.written_since import check_not_written_since, first_run_since, written_by
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
-from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -281,11 +280,10 @@ def _check_whole(plan: UndoPlan, now: Target, aside: SetAside, document: Mapping
     :raises RefusedError: they do not.
     """
     what, place = f"{plan.of['kind']} {plan.undone}", now.location
-    there = aside.files.walk() if plan.kept else FileSet()
-    wrong = sorted(path for path, size in plan.kept.items() if path not in there or there[path].size != size)
+    wrong = aside.damaged()
     if wrong:
         raise RefusedError(
-            f"{aside.files}/{wrong[0]} is missing or of another size ({len(wrong)} files): {what} cannot be undone file by "
+            f"{aside.files}/{wrong[0]} is missing or is not what was kept ({len(wrong)} files): {what} cannot be undone file by "
             "file; nothing was changed",
             hint="put these files back from a copy of the repository; or "
             + (f"run the same {plan.of['kind']} again, which completes it" if plan.half_way else "restore a backup"),

@@ -52,7 +52,7 @@ def _written_since(now: Target, aside: SetAside, document: Mapping[str, Any], re
         return first_run_since(now, document, known={*kept, *written})
     for path, file in now.visible.items():
         if path in kept:
-            if file.size == kept[path] and now.location.read(path) == aside.read(path):
+            if file.size == kept[path] and aside.is_kept(path, now.location.read(path)):
                 continue
         elif left is not None and path in left:
             if left[path] == file.identity:

@@ -24,6 +24,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import (
     ChangeRunningError,
     CkptError,
+    DamagedFileError,
     QueryNotStoppedError,
     RefusedError,
     RepositoryError,
@@ -291,7 +292,10 @@ class TestAnUndoWhoseDocumentsAreDamaged:
 
     @pytest.mark.parametrize("name", ["rewind", "reset", "repair", "restore"])
     @pytest.mark.parametrize("done", [True, False])
-    def test_a_file_that_was_set_aside_is_missing(self, place: Location, name: str, done: bool) -> None:
+    @pytest.mark.parametrize("flipped", [False, True])
+    def test_a_file_that_was_set_aside_is_missing_or_another(
+        self, place: Location, name: str, done: bool, flipped: bool
+    ) -> None:
         verb = VERBS[name]
         here = verb.begin(place)
         if done:
@@ -299,8 +303,31 @@ class TestAnUndoWhoseDocumentsAreDamaged:
         else:
             assert killed(_after_first_change(verb, here), here, 10_000)
         kept = next(p for p in (here / "backups").walk("set-aside") if "/files/" in p)
+        content = (here / "backups").read(kept)
         (here / "backups").delete(kept)
+        if flipped:
+            (here / "backups").create(kept, bytes([content[0] ^ 1]) + content[1:])
         self.refused(here, verb, kept.rpartition("/files/")[2])
+
+    def test_a_file_that_is_damaged_while_it_is_put_back(self, place: Location) -> None:
+        """The checkpoint stays sealed. Once the file is right again the same undo completes."""
+        verb = VERBS["rewind"]
+        here = verb.begin(place)
+        before = verb.changed(here)
+        verb.carry_out(here)
+        kept = next(p for p in (here / "backups").walk("set-aside") if "/files/state/" in p)
+        content = (here / "backups").read(kept)
+
+        def damage(operation: str, path: str) -> None:
+            if verb.changes(here, operation, path) and not path.rpartition("/")[0].endswith("/offsets"):
+                (here / "backups").replace(kept, bytes([content[0] ^ 1]) + content[1:])
+
+        with pytest.raises(DamagedFileError, match="is not what was kept"):
+            verb.take_back(watched(here, damage)[0])
+        assert is_sealed(contents(orders(here)))
+        (here / "backups").replace(kept, content)
+        verb.take_back(here)
+        assert verb.changed(here) == before
 
     def test_a_file_that_was_to_stay_is_missing(self, place: Location) -> None:
         """Somebody lifted the seal half-way and deleted a file: putting back the rest would never be the whole."""
