@@ -19,7 +19,7 @@ from airflow_ckpt_provider.backup.repository import Repository, new_plan_id, rep
 from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.backup.streams import is_place, stream_in_words
 from airflow_ckpt_provider.change.sealing import sealed_by_another
-from airflow_ckpt_provider.change.target import Target, inspect_target
+from airflow_ckpt_provider.change.target import Target, check_alone, inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, parse_offsets
@@ -280,7 +280,9 @@ def _changes(
     if not differing and not deletes:
         return (), ()
     # Entries of the log are written in any case: the order in which they are keeps Spark from starting half-way.
-    return deletes, tuple(e for e in entries if e.path in differing or e.path.startswith(f"{OFFSETS}/"))
+    writes = tuple(e for e in entries if e.path in differing or e.path.startswith(f"{OFFSETS}/"))
+    check_alone(before, (*deletes, *(entry.path for entry in writes)))
+    return deletes, writes
 
 
 def _check_backup(repository: Repository, entries: Sequence[FileEntry], location: Location) -> None:
