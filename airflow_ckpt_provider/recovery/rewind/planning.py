@@ -29,7 +29,7 @@ from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.guards.registry import Guard
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
-from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place
+from airflow_ckpt_provider.recovery.restore.relocate import foreign_place, holds_absolute_paths
 from airflow_ckpt_provider.recovery.rewind.asked_sink import (
     AskedSink,
     batch_of_version,
@@ -299,8 +299,8 @@ def _check_backup(repository: Repository, entries: Sequence[FileEntry], location
         )
     for entry in entries:
         if holds_absolute_paths(entry.path):
-            place = original_place(repository.location.read(entry.object), path=entry.path)
-            if place is not None and not place.rstrip("/").endswith(location.root.rstrip("/")):
+            place = foreign_place(repository.location.read(entry.object), path=entry.path, location=location)
+            if place is not None:
                 raise RefusedError(
                     f"{entry.path} of the backup names {place}, not {location}",
                     hint="restore it instead, which rewrites such paths: `airflow-ckpt restore … --replace`",
