@@ -32,7 +32,14 @@ UPGRADE = "upgrade "
 Begun = Callable[[Seal], bool | None]
 
 
-def seal(checkpoint: Checkpoint, *, reason: str, made_by: str = "", plan_id: str | None = None) -> Seal:
+def seal(
+    checkpoint: Checkpoint,
+    *,
+    reason: str,
+    made_by: str = "",
+    plan_id: str | None = None,
+    wanted: Callable[[], None] | None = None,
+) -> Seal:
     """Seal a checkpoint: a running stream stops at its next batch boundary, a stopped one cannot be started.
 
     A running stream finishes the batch it is in. Sealing again with the same plan id finds the seal that is there.
@@ -41,6 +48,7 @@ def seal(checkpoint: Checkpoint, *, reason: str, made_by: str = "", plan_id: str
     :param reason: why; Spark's own error will show it.
     :param made_by: the run or user that seals.
     :param plan_id: the plan that the seal belongs to; lifting it needs this id. By default a new one.
+    :param wanted: raises a ``RefusedError`` once the seal is not wanted any more, see :func:`put_seal`.
     :return: the seal.
     :raises NotACheckpointError: there is no checkpoint.
     :raises SealedError: it is sealed by another plan.
@@ -58,7 +66,7 @@ def seal(checkpoint: Checkpoint, *, reason: str, made_by: str = "", plan_id: str
         check_sealable(progress)
         number = max(-1 if progress.latest_logged is None else progress.latest_logged, -1) + 1
         try:
-            return put_seal(checkpoint.location, number, plan_id=plan_id, reason=reason, made_by=made_by)
+            return put_seal(checkpoint.location, number, plan_id=plan_id, reason=reason, made_by=made_by, wanted=wanted)
         except FileExistsError:
             log.info(
                 "%s/%s/%d appeared: the stream was faster; taking the next number", checkpoint.location, OFFSETS, number
@@ -84,14 +92,25 @@ def check_sealable(progress: Progress) -> None:
 
 
 def put_seal(
-    location: Location, number: int, *, plan_id: str, reason: str, made_by: str, attempt: int | None = None
+    location: Location,
+    number: int,
+    *,
+    plan_id: str,
+    reason: str,
+    made_by: str,
+    attempt: int | None = None,
+    wanted: Callable[[], None] | None = None,
 ) -> Seal:
     """Write the seal as ``offsets/<number>``, only if nothing is there.
 
     :param attempt: number of the attempt that applies the plan; ``None`` without a change under way.
+    :param wanted: raises a ``RefusedError`` once the seal is not wanted any more: a process can be suspended right before it
+        sends the seal. Called before and after; the second time the seal is removed again.
     :raises FileExistsError: something is there.
     :raises StorageError: the store cannot create exclusively, and somebody else wrote at the same moment.
     """
+    if wanted is not None:
+        wanted()
     mark = Seal(number, plan_id, reason, made_by, datetime.now(UTC).replace(microsecond=0), attempt)
     location.create(mark.path, mark.sentence.encode())
     if not location.store.creates_if_absent:
@@ -101,6 +120,12 @@ def put_seal(
                 f"{location}/{mark.path} was written by somebody else at the same moment",
                 hint="stop the stream, then run the same command again",
             )
+    if wanted is not None:
+        try:
+            wanted()
+        except RefusedError:
+            remove_seal(location, mark)
+            raise
     return mark
 
 
