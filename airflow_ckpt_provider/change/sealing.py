@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from airflow_ckpt_provider.backup.repository import new_plan_id
 from airflow_ckpt_provider.change.plan import undone_by
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.logs import HIGHEST
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.resume import read_resume_point
@@ -107,8 +108,15 @@ def put_seal(
     :param wanted: raises a ``RefusedError`` once the seal is not wanted any more: a process can be suspended right before it
         sends the seal. Called before and after; the second time the seal is removed again.
     :raises FileExistsError: something is there.
+    :raises RefusedError: Spark would not see it, for no batch has such a number.
     :raises StorageError: the store cannot create exclusively, and somebody else wrote at the same moment.
     """
+    if number > HIGHEST:
+        raise RefusedError(
+            f"{location} has {OFFSETS}/{number - 1}, the highest number that Spark takes for a batch: no seal fits above it",
+            hint=f"no stream gets that far: move {OFFSETS}/{number - 1} away, which a mistake has left there, then run the same "
+            "command again",
+        )
     if wanted is not None:
         wanted()
     mark = Seal(number, plan_id, reason, made_by, datetime.now(UTC).replace(microsecond=0), attempt)

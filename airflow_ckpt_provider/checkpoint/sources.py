@@ -56,7 +56,8 @@ def _log_ids(tree: Tree, source: str) -> list[int]:
 def _file_log(tree: Tree, directory: str, last: int) -> list[StoredFile]:
     """The newest compacted file up to ``last`` (it holds all entries before) and the entries after it."""
     files = tree.files(directory)
-    base = max((i for i in range(last, -1, -1) if f"{i}.compact" in files), default=-1)
+    compacted = (batch_id_of(name.removesuffix(".compact")) for name in files if name.endswith(".compact"))
+    base = max((i for i in compacted if i is not None and i <= last), default=-1)
     needed = [files[f"{base}.compact"]] if base >= 0 else []
     for log_id in range(base + 1, last + 1):
         if str(log_id) not in files:

@@ -9,9 +9,10 @@ and leaves a batch out of both logs, so a commit without its entry is a loss.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from airflow_ckpt_provider.checkpoint.logs import batch_id_of
+from airflow_ckpt_provider.checkpoint.logs import batch_id_of, missing_between
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.operators import STATE
 from airflow_ckpt_provider.checkpoint.progress import read_progress
@@ -67,13 +68,14 @@ def undecided(location: Location) -> tuple[Undecided, ...]:
     if len(logged) < 2 or progress.is_continuous:
         return ()
     known = {*logged, *progress.committed}
-    missing = [batch for batch in range(logged[0], logged[-1]) if batch not in known]
+    known_between = (batch for batch in known if logged[0] <= batch <= logged[-1])
+    missing = list(islice(missing_between(known_between), _SHOWN + 1))
     if not missing or any(batch_id_of(name) is not None for name in location.list(STATE).directories):
         return ()
     latest = logged[-1]
     otherwise = (
         f"any other query fails at every start with `batch {latest - 1} doesn't exist`"
-        if latest - 1 in missing
+        if latest - 1 not in known
         else "any other query starts, and no rewind can reach a batch beside the gap"
     )
     named = ", ".join(map(str, missing[:_SHOWN])) + (", …" if len(missing) > _SHOWN else "")

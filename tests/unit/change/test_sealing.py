@@ -11,6 +11,7 @@ from airflow_ckpt_provider.backup.repository import new_plan_id
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.change.sealing import put_seal, remove_seal, seal, sealed_by_another, unseal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.logs import HIGHEST
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.storage.local_store import LocalStore
@@ -34,6 +35,15 @@ def test_sealed_after_the_newest_batch(place: Location) -> None:
     assert checkpoint.progress().seal == mark
     assert unseal(checkpoint, plan_id="7f3a") == mark
     assert contents(place) == before
+
+
+def test_no_seal_above_the_highest_number(place: Location) -> None:
+    """Spark would take it for no batch, and start."""
+    files = {**logs(range(3)), f"offsets/{HIGHEST}": logs(range(3))["offsets/2"]}
+    with pytest.raises(RefusedError, match=f"offsets/{HIGHEST}, the highest number") as error:
+        seal(at(place, files), reason="maintenance")
+    assert f"move offsets/{HIGHEST} away" in str(error.value.hint)
+    assert contents(place) == files
 
 
 @pytest.mark.parametrize(
