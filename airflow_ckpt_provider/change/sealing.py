@@ -15,7 +15,7 @@ from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.resume import read_resume_point
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
-from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
+from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError, command
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -205,7 +205,7 @@ def _check_startable(checkpoint: Checkpoint, progress: Progress, mark: Seal, beg
     if found.verdict is not Verdict.SAFE:
         raise RefusedError(
             f"{whose}, and a start from what is there is not safe ({found.verdict.value}): {'; '.join(found.reasons)}",
-            hint=f"finish that plan, or see what is wrong: `airflow-ckpt doctor {checkpoint.location}`; to start it all "
+            hint=f"finish that plan, or see what is wrong: `{command('doctor', checkpoint.location)}`; to start it all "
             f"the same, lift the seal by its id (plan_id / --plan {mark.plan_id})",
         )
 
@@ -250,14 +250,14 @@ def sealed_by_another(uri: str, mark: Seal) -> SealedError:
     :param uri: the checkpoint.
     :param mark: its seal.
     """
-    hint = f"let that plan finish, or lift its seal: `airflow-ckpt unseal {uri} --plan {mark.plan_id}`"
+    hint = f"let that plan finish, or lift its seal: `{command('unseal', uri, '--plan', mark.plan_id)}`"
     if of_change(mark):
         # Lifting it by hand would let a query start from files that are half-changed.
-        status = f"airflow-ckpt status {uri} --repository REPOSITORY"
+        status = command("status", uri, "--repository", "REPOSITORY")
         hint = f"let that change finish; if it was stopped, `{status}` shows the commands that finish and undo it"
     undone = undone_by(mark.plan_id)
     if undone != mark.plan_id:
-        hint = f"let that undo finish; if it was stopped, run it again: `airflow-ckpt undo {uri} --plan {undone}`"
+        hint = f"let that undo finish; if it was stopped, run it again: `{command('undo', uri, '--plan', undone)}`"
         hint += ", with the repository of that change (--repository) if it is not beside the checkpoint"
     return SealedError(
         f"{uri} is sealed by plan {mark.plan_id} ({mark.reason}, {mark.made_by}, {mark.since}): {mark.path}", hint=hint

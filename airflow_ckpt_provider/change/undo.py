@@ -26,7 +26,7 @@ from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target, is_hidden
 from airflow_ckpt_provider.change.written_since import check_not_written_since, first_run_since, written_by
-from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, command
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
@@ -302,7 +302,7 @@ def _check_whole(plan: UndoPlan, now: Target, aside: SetAside, document: Mapping
         if path not in plan.kept and (path not in now.visible or now.visible[path].size != size)
     )
     if gone and (plan.half_way or plan.record is None):
-        give_up = f". To give it up: `airflow-ckpt unseal {place} --plan {plan.undone}`" if plan.half_way else ""
+        give_up = f". To give it up: `{command('unseal', place, '--plan', plan.undone)}`" if plan.half_way else ""
         raise RefusedError(
             f"{place}/{gone[0]} was there before {what}, which did not touch it, and was removed or changed since ({len(gone)} "
             "files): it cannot be put back; nothing was changed",

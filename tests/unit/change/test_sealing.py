@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,6 +36,17 @@ def test_sealed_after_the_newest_batch(place: Location) -> None:
     assert checkpoint.progress().seal == mark
     assert unseal(checkpoint, plan_id="7f3a") == mark
     assert contents(place) == before
+
+
+def test_commands_are_quoted() -> None:
+    """A place with a blank, and a seal whose id somebody has made up."""
+    own = Seal(3, "a;b", "maintenance", "me", datetime.now(UTC))
+    for mark, command in [
+        (own, "airflow-ckpt unseal '/data/my orders#1' --plan 'a;b'"),
+        (replace(own, attempt=2), "airflow-ckpt status '/data/my orders#1' --repository REPOSITORY"),
+        (replace(own, plan_id="7f3a-undo"), "airflow-ckpt undo '/data/my orders#1' --plan 7f3a"),
+    ]:
+        assert f"`{command}`" in str(sealed_by_another("/data/my orders#1", mark).hint)
 
 
 def test_no_seal_above_the_highest_number(place: Location) -> None:
