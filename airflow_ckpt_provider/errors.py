@@ -6,6 +6,7 @@ attributes, so that nobody has to parse text.
 
 from __future__ import annotations
 
+import shlex
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,6 +20,14 @@ def package_with(extra: str) -> str:
     """
     name = "airflow-ckpt-provider" if find_spec("airflow_ckpt_provider.operators") else "airflow-ckpt-core"
     return f"{name}[{extra}]"
+
+
+def command(*words: object) -> str:
+    """A command of ``airflow-ckpt`` for a hint, quoted for a shell: paths have blanks, and a seal names whatever id it likes.
+
+    :param words: the verb and its arguments.
+    """
+    return shlex.join(("airflow-ckpt", *map(str, words)))
 
 
 class CkptError(Exception):

@@ -27,7 +27,7 @@ from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.retention import Policy, reasons_to_keep
 from airflow_ckpt_provider.backup.streams import stream_in_words, streams_among
 from airflow_ckpt_provider.backup.transfer import in_parallel
-from airflow_ckpt_provider.errors import CkptError, DamagedBackupError, NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.errors import CkptError, DamagedBackupError, NoSuchBackupError, RefusedError, command
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.units import format_time
 from airflow_ckpt_provider.verdict import Usefulness, Verdict
@@ -275,7 +275,8 @@ def check_kept(
                 f"no whole backup of {stream_in_words(stream[0])} would stay under the name {name}: "
                 f"{why[0] if why else 'none is kept'}; {left}",
                 hint="make a new plan: run it again. Where another expire is removing what would stay, wait until it has ended. "
-                f"Only if its process is dead: `airflow-ckpt release {repository.location} BACKUP --expire-is-dead EXPIRE`",
+                "Only if its process is dead: "
+                f"`{command('release', repository.location, 'BACKUP', '--expire-is-dead', 'EXPIRE')}`",
             )
 
 
@@ -308,7 +309,8 @@ def _refuse_to_leave_none(repository: Repository, name: str, decided: Sequence[D
     raise RefusedError(
         f"no backup of {name} is known to be whole, and {len(going)} would go; nothing was removed. Of the newest, "
         f"{newest.backup_id}: {newest.damage[0]}",
-        hint=f"take a new backup first, or rebuild what is damaged: `airflow-ckpt repair {repository.location} CHECKPOINT`",
+        hint="take a new backup first, or rebuild what is damaged: "
+        f"`{command('repair', repository.location, 'CHECKPOINT')}`",
     )
 
 

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 
 from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.backup.names import checked_name
-from airflow_ckpt_provider.errors import RepositoryError, UntrustedError
+from airflow_ckpt_provider.errors import RepositoryError, UntrustedError, command
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import LARGE, Location, safe_relative
 
@@ -72,7 +72,7 @@ def read_marks(repository: Location, name: str, *, for_prune: bool = False) -> M
             raise RepositoryError(
                 f"{repository}/{_path(name, number)} is cut off or not signed by a trusted key: what the prune that wrote it may "
                 "delete is not known",
-                hint=f"run `airflow-ckpt prune {repository} --apply`, which removes it; then run this again",
+                hint=f"run `{command('prune', repository, '--apply')}`, which removes it; then run this again",
             )
         condemned.update(named or ())
     return Marks(max((*done, *marks), default=0), frozenset(condemned), tuple(sorted(marks)), tuple(sorted(done)))

@@ -56,6 +56,7 @@ from airflow_ckpt_provider.errors import (
     StorageError,
     TooLargeError,
     UntrustedError,
+    command,
 )
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.encrypted_store import decrypted, new_encryption
@@ -124,7 +125,7 @@ class Repository:
             raise RepositoryError(
                 f"{location} is not a repository: it has no {_MARKER}{wanted}",
                 hint="check the address, and that its disk or bucket is mounted; a new repository is made on purpose: "
-                f"`airflow-ckpt init {location}` (in a DAG create=True)",
+                f"`{command('init', location)}` (in a DAG create=True)",
             ) from None
         try:
             marker = load_json(data)
@@ -373,7 +374,7 @@ class Repository:
         raise DamagedBackupError(
             f"{which} damaged: {next(iter(passed_over.values()))}",
             findings=tuple(f"{passed}: {why}" for passed, why in passed_over.items()),
-            hint=f"`airflow-ckpt repair {self.location} CHECKPOINT` rebuilds what is left elsewhere; or take a new backup. "
+            hint=f"`{command('repair', self.location, 'CHECKPOINT')}` rebuilds what is left elsewhere; or take a new backup. "
             "A backup that is named by its id is taken in any case",
         )
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
@@ -29,7 +30,7 @@ from airflow_ckpt_provider.change.plan_seal import check_not_begun, give_back, r
 from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
 from airflow_ckpt_provider.change.sealing import remove_seal
 from airflow_ckpt_provider.change.set_aside import SetAside
-from airflow_ckpt_provider.change.target import Target, inspect_target, is_hidden, read_seal
+from airflow_ckpt_provider.change.target import Target, check_alone, inspect_target, is_hidden, read_seal
 from airflow_ckpt_provider.change.write_engine import FilesToWrite, WriteEngine
 from airflow_ckpt_provider.change.written_since import check_not_written_since
 from airflow_ckpt_provider.checkpoint.seal import Seal
@@ -202,6 +203,7 @@ class _Attempt:
             edits = plan.edits(there, self.repository)
             try:
                 self._check_paths(edits)
+                check_alone(there, chain(edits.removes, edits.written() if plan.sets_aside else ()))
                 self._set_aside(there, edits)
                 sink = change.sink.run(self.repository, fence=self.fence, workers=change.workers) if change.sink else {}
             except LeaseLostError:

@@ -27,7 +27,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -40,6 +40,7 @@ from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, LeaseLos
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +147,7 @@ class Fence:
         self._taken = taken
         self._place = place
         self._term = Term(attempt.words, attempt.terms.lease, renewed)
+        self._wrote = False
         #: Whether others may be writing for this attempt: then its end cannot be that of their writes.
         self.is_lent = False
 
@@ -161,12 +163,14 @@ class Fence:
         log.info("%s waits %.0f s: somebody who was lost may still write for it", self.attempt.words, wait)
         _wait_until(lambda: False, wait)
 
-    def check(self) -> None:
+    def check(self, *, writes: bool = True) -> None:
         """See that the lease has not run out; called before every request that writes or deletes.
 
+        :param writes: such a request follows, so this attempt may have changed something.
         :raises LeaseLostError: it has, or another attempt took over. See :meth:`Term.check`.
         """
         self._term.check()
+        self._wrote = self._wrote or writes
 
     def guarding(self, place: Location) -> Location:
         """The same place, in which every write and delete sees first that the lease still lasts."""
@@ -181,33 +185,39 @@ class Fence:
         return newest if newest and newest.number > self.attempt.number else None
 
     def done_since(self, since: Clocks) -> Attempt | None:
-        """The newest attempt before this one, where it was done with its change after a moment that this process knows.
+        """The newest attempt before this one that has changed, or may have changed, the checkpoint since a moment.
 
-        On one host the two times are of one clock. Else they are of the store that keeps the attempts; many tell whole seconds
-        only, and an attempt within that second is one that was done since.
+        One that has ended without a request that writes has changed nothing, so the one before it counts. One that has not ended
+        may have changed something up to its newest sign of life.
+
+        On one host the times are of one clock. Else they are of the store that keeps the attempts; many tell whole seconds only,
+        and an attempt within that second is one that was done since.
 
         :param since: clocks that began at that moment.
         """
         files = {file.path: file for file in self._place.list().files}
-        number = max((n for n in _numbers_in(files) if n < self.attempt.number), default=None)
-        end = files.get(f"{number:06d}{_END}") if number is not None else None
-        if number is None or end is None:
-            return None
-        document, other = load_json(self._place.read_document(end.path)), _read_attempt(self._place, number)
-        if document.get("outcome") != "done":
-            return None
-        own = files.get(f"{self.attempt.number:06d}.json")
-        if (
-            other.process.rpartition("/")[0] != self.attempt.process.rpartition("/")[0]
-            and own
-            and own.modified
-            and end.modified
-        ):
-            tick = timedelta(seconds=0 if end.modified.microsecond else 1)
-            moment = own.modified - timedelta(seconds=since.elapsed - self._taken.elapsed)
-            return other if end.modified + tick > moment else None
-        moment = datetime.now(UTC) - timedelta(seconds=since.elapsed)
-        return other if _time(str(document.get("at"))) > moment else None
+        for number in sorted((n for n in _numbers_in(files) if n < self.attempt.number), reverse=True):
+            end, alive = (files.get(f"{number:06d}{ending}") for ending in (_END, _ALIVE))
+            last = end or alive or files.get(f"{number:06d}.json")
+            if last is None:
+                continue
+            other, document = _read_attempt(self._place, number), _read(self._place, last.path)
+            if not self._is_after(last, document, other, files.get(f"{self.attempt.number:06d}.json"), since):
+                if end or alive:
+                    return None  # it had waited for all those before it
+            elif end is None or document.get("outcome") == "done" or document.get("wrote") is not False:
+                return other
+        return None
+
+    def _is_after(
+        self, last: StoredFile, document: Mapping[str, Any], other: Attempt, own: StoredFile | None, since: Clocks
+    ) -> bool:
+        """Whether another attempt wrote its newest note after a moment."""
+        at, boot = _time(document.get("at")), self.attempt.process.rpartition("/")[0]
+        if own and own.modified and last.modified and not (at and boot and boot == other.process.rpartition("/")[0]):
+            tick = timedelta(seconds=0 if last.modified.microsecond else 1)
+            return last.modified + tick > own.modified - timedelta(seconds=since.elapsed - self._taken.elapsed)
+        return at is None or at > datetime.now(UTC) - timedelta(seconds=since.elapsed)
 
     def begin(self) -> None:
         """Renew the lease from now on."""
@@ -221,7 +231,12 @@ class Fence:
         self._term.end()
         _ACTIVE.discard(self.attempt.nonce)
         if outcome is not None:
-            document = {"nonce": self.attempt.nonce, "at": _now("milliseconds"), "outcome": outcome}
+            document = {
+                "nonce": self.attempt.nonce,
+                "at": _now("milliseconds"),
+                "outcome": outcome,
+                "wrote": self._wrote,
+            }
             # An attempt without an end is waited for: that costs time, no more.
             with suppress(StorageError, FileExistsError):
                 self._place.create(f"{self.attempt.number:06d}{_END}", json.dumps(document).encode())
@@ -275,7 +290,7 @@ def fenced(
     except Exception as e:
         # What a stale attempt stumbles over first is often a file that is another one by now.
         try:
-            fence.check()
+            fence.check(writes=False)
         except LeaseLostError as lost:
             fence.end(None)
             raise _taken_over(fence, lost) from e
@@ -317,6 +332,15 @@ def sign_of_life(place: Location, attempt: Attempt) -> bytes | None:
         return place.read_document(f"{attempt.number:06d}{_ALIVE}")
     except FileNotFoundError:
         return None
+
+
+def _read(place: Location, path: str) -> Mapping[str, Any]:
+    """A note of an attempt; empty where it cannot be read (its writer was killed, on a store without atomic writes)."""
+    try:
+        document = load_json(place.read_document(path))
+    except (ValueError, FileNotFoundError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _read_attempt(place: Location, number: int) -> Attempt:
@@ -506,8 +530,9 @@ def _now(precision: str = "seconds") -> str:
     return datetime.now(UTC).isoformat(timespec=precision)
 
 
-def _time(text: str) -> datetime:
+def _time(text: object) -> datetime | None:
+    """A time in a note; ``None``: not known."""
     try:
-        return datetime.fromisoformat(text).astimezone(UTC)
-    except ValueError:
-        return datetime.max.replace(tzinfo=UTC)  # not known: as if just now
+        return datetime.fromisoformat(str(text)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None

@@ -27,7 +27,7 @@ from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.poll import list_logs, newest_time
 from airflow_ckpt_provider.checkpoint.silence import Silence, needed_silence
-from airflow_ckpt_provider.errors import QueryNotStoppedError, RefusedError
+from airflow_ckpt_provider.errors import QueryNotStoppedError, RefusedError, command
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
@@ -136,7 +136,7 @@ class RestRule:
         other = fence.done_since(self.said)
         if other is not None:
             raise RefusedError(
-                f"{other.words} took over: it has changed the checkpoint since this command was started, "
+                f"{other.words} took over: it has, or may have, changed the checkpoint since this command was started, "
                 f"{self.said.elapsed:.0f} s ago; what was said of the query then is void; nothing was changed by this attempt",
                 hint="see whether the query was started since; if it is stopped, run the same command again",
             )
@@ -355,7 +355,7 @@ def _error(location: Location, found: _NotKnown, *, stopping: bool) -> QueryNotS
     message, hint = f"{location} {what}: {found.why}", ways
     if stopping:
         message = f"{location} is sealed, and it is still not known that its query is stopped: {found.why}"
-        hint = f"{ways}. It stays sealed; to start the query instead: airflow-ckpt unseal {location} --for-start"
+        hint = f"{ways}. It stays sealed; to start the query instead: {command('unseal', location, '--for-start')}"
     return QueryNotStoppedError(message, needed=found.needed, hint=hint)
 
 

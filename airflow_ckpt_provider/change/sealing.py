@@ -10,11 +10,12 @@ from datetime import UTC, datetime
 from airflow_ckpt_provider.backup.repository import new_plan_id
 from airflow_ckpt_provider.change.plan import undone_by
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.logs import HIGHEST
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.resume import read_resume_point
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
-from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
+from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError, command
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -32,7 +33,14 @@ UPGRADE = "upgrade "
 Begun = Callable[[Seal], bool | None]
 
 
-def seal(checkpoint: Checkpoint, *, reason: str, made_by: str = "", plan_id: str | None = None) -> Seal:
+def seal(
+    checkpoint: Checkpoint,
+    *,
+    reason: str,
+    made_by: str = "",
+    plan_id: str | None = None,
+    wanted: Callable[[], None] | None = None,
+) -> Seal:
     """Seal a checkpoint: a running stream stops at its next batch boundary, a stopped one cannot be started.
 
     A running stream finishes the batch it is in. Sealing again with the same plan id finds the seal that is there.
@@ -41,6 +49,7 @@ def seal(checkpoint: Checkpoint, *, reason: str, made_by: str = "", plan_id: str
     :param reason: why; Spark's own error will show it.
     :param made_by: the run or user that seals.
     :param plan_id: the plan that the seal belongs to; lifting it needs this id. By default a new one.
+    :param wanted: raises a ``RefusedError`` once the seal is not wanted any more, see :func:`put_seal`.
     :return: the seal.
     :raises NotACheckpointError: there is no checkpoint.
     :raises SealedError: it is sealed by another plan.
@@ -58,7 +67,7 @@ def seal(checkpoint: Checkpoint, *, reason: str, made_by: str = "", plan_id: str
         check_sealable(progress)
         number = max(-1 if progress.latest_logged is None else progress.latest_logged, -1) + 1
         try:
-            return put_seal(checkpoint.location, number, plan_id=plan_id, reason=reason, made_by=made_by)
+            return put_seal(checkpoint.location, number, plan_id=plan_id, reason=reason, made_by=made_by, wanted=wanted)
         except FileExistsError:
             log.info(
                 "%s/%s/%d appeared: the stream was faster; taking the next number", checkpoint.location, OFFSETS, number
@@ -84,14 +93,32 @@ def check_sealable(progress: Progress) -> None:
 
 
 def put_seal(
-    location: Location, number: int, *, plan_id: str, reason: str, made_by: str, attempt: int | None = None
+    location: Location,
+    number: int,
+    *,
+    plan_id: str,
+    reason: str,
+    made_by: str,
+    attempt: int | None = None,
+    wanted: Callable[[], None] | None = None,
 ) -> Seal:
     """Write the seal as ``offsets/<number>``, only if nothing is there.
 
     :param attempt: number of the attempt that applies the plan; ``None`` without a change under way.
+    :param wanted: raises a ``RefusedError`` once the seal is not wanted any more: a process can be suspended right before it
+        sends the seal. Called before and after; the second time the seal is removed again.
     :raises FileExistsError: something is there.
+    :raises RefusedError: Spark would not see it, for no batch has such a number.
     :raises StorageError: the store cannot create exclusively, and somebody else wrote at the same moment.
     """
+    if number > HIGHEST:
+        raise RefusedError(
+            f"{location} has {OFFSETS}/{number - 1}, the highest number that Spark takes for a batch: no seal fits above it",
+            hint=f"no stream gets that far: move {OFFSETS}/{number - 1} away, which a mistake has left there, then run the same "
+            "command again",
+        )
+    if wanted is not None:
+        wanted()
     mark = Seal(number, plan_id, reason, made_by, datetime.now(UTC).replace(microsecond=0), attempt)
     location.create(mark.path, mark.sentence.encode())
     if not location.store.creates_if_absent:
@@ -101,6 +128,12 @@ def put_seal(
                 f"{location}/{mark.path} was written by somebody else at the same moment",
                 hint="stop the stream, then run the same command again",
             )
+    if wanted is not None:
+        try:
+            wanted()
+        except RefusedError:
+            remove_seal(location, mark)
+            raise
     return mark
 
 
@@ -172,7 +205,7 @@ def _check_startable(checkpoint: Checkpoint, progress: Progress, mark: Seal, beg
     if found.verdict is not Verdict.SAFE:
         raise RefusedError(
             f"{whose}, and a start from what is there is not safe ({found.verdict.value}): {'; '.join(found.reasons)}",
-            hint=f"finish that plan, or see what is wrong: `airflow-ckpt doctor {checkpoint.location}`; to start it all "
+            hint=f"finish that plan, or see what is wrong: `{command('doctor', checkpoint.location)}`; to start it all "
             f"the same, lift the seal by its id (plan_id / --plan {mark.plan_id})",
         )
 
@@ -217,14 +250,14 @@ def sealed_by_another(uri: str, mark: Seal) -> SealedError:
     :param uri: the checkpoint.
     :param mark: its seal.
     """
-    hint = f"let that plan finish, or lift its seal: `airflow-ckpt unseal {uri} --plan {mark.plan_id}`"
+    hint = f"let that plan finish, or lift its seal: `{command('unseal', uri, '--plan', mark.plan_id)}`"
     if of_change(mark):
         # Lifting it by hand would let a query start from files that are half-changed.
-        status = f"airflow-ckpt status {uri} --repository REPOSITORY"
+        status = command("status", uri, "--repository", "REPOSITORY")
         hint = f"let that change finish; if it was stopped, `{status}` shows the commands that finish and undo it"
     undone = undone_by(mark.plan_id)
     if undone != mark.plan_id:
-        hint = f"let that undo finish; if it was stopped, run it again: `airflow-ckpt undo {uri} --plan {undone}`"
+        hint = f"let that undo finish; if it was stopped, run it again: `{command('undo', uri, '--plan', undone)}`"
         hint += ", with the repository of that change (--repository) if it is not beside the checkpoint"
     return SealedError(
         f"{uri} is sealed by plan {mark.plan_id} ({mark.reason}, {mark.made_by}, {mark.since}): {mark.path}", hint=hint

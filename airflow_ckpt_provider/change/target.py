@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
-from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.checkpoint.tree import inner_checkpoints
+from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
@@ -71,6 +72,27 @@ def read_seal(location: Location) -> Seal | None:
 def _seal_among(location: Location, names: Iterable[str]) -> Seal | None:
     newest = max((n for n in map(batch_id_of, names) if n is not None), default=None)
     return parse_seal(location.read(f"{OFFSETS}/{newest}"), batch_id=newest) if newest is not None else None
+
+
+def check_alone(there: Target, touched: Iterable[str]) -> None:
+    """See that a change touches no file of another query, whose checkpoint lies inside the one that is changed.
+
+    Nothing has stopped that query: it has no seal, and no attempt at a change of its own checkpoint waits for this one.
+
+    :param there: the place.
+    :param touched: paths that the change removes or writes; not read if there is no such checkpoint.
+    :raises RefusedError: it does.
+    """
+    inner = inner_checkpoints(there.visible)
+    for path in touched if inner else ():
+        own = next((each for each in inner if path.startswith(f"{each}/")), None)
+        if own is not None:
+            raise RefusedError(
+                f"{there.location}/{own} is the checkpoint of another query, which nobody has stopped: {path} would be removed "
+                "or written over; nothing was changed now",
+                hint="stop that query, move its checkpoint to a directory of its own outside this one, and give it that "
+                "checkpointLocation; then run the same command again",
+            )
 
 
 def is_hidden(path: str) -> bool:

@@ -31,9 +31,8 @@ from airflow_ckpt_provider.change.written_since import (
     written_by,
     written_since,
 )
-from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, command
 from airflow_ckpt_provider.fingerprint import fingerprint_of
-from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -286,11 +285,10 @@ def _check_whole(plan: UndoPlan, now: Target, aside: SetAside, document: Mapping
     :raises RefusedError: they do not.
     """
     what, place = f"{plan.of['kind']} {plan.undone}", now.location
-    there = aside.files.walk() if plan.kept else FileSet()
-    wrong = sorted(path for path, size in plan.kept.items() if path not in there or there[path].size != size)
+    wrong = aside.damaged()
     if wrong:
         raise RefusedError(
-            f"{aside.files}/{wrong[0]} is missing or of another size ({len(wrong)} files): {what} cannot be undone file by "
+            f"{aside.files}/{wrong[0]} is missing or is not what was kept ({len(wrong)} files): {what} cannot be undone file by "
             "file; nothing was changed",
             hint="put these files back from a copy of the repository; or "
             + (f"run the same {plan.of['kind']} again, which completes it" if plan.half_way else "restore a backup"),
@@ -305,7 +303,7 @@ def _check_whole(plan: UndoPlan, now: Target, aside: SetAside, document: Mapping
         )
     gone = _gone(plan, now)
     if gone and (plan.half_way or plan.record is None):
-        give_up = f". To give it up: `airflow-ckpt unseal {place} --plan {plan.undone}`" if plan.half_way else ""
+        give_up = f". To give it up: `{command('unseal', place, '--plan', plan.undone)}`" if plan.half_way else ""
         raise RefusedError(
             f"{place}/{gone[0]} was there before {what}, which did not touch it, and was removed or changed since ({len(gone)} "
             "files): it cannot be put back; nothing was changed",

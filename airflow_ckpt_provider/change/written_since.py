@@ -16,7 +16,7 @@ from airflow_ckpt_provider.change.target import Target
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import RefusedError, command
 
 
 def check_not_written_since(now: Target, aside: SetAside, document: Mapping[str, Any], repository: Repository) -> None:
@@ -33,7 +33,7 @@ def check_not_written_since(now: Target, aside: SetAside, document: Mapping[str,
         return
     kind, plan_id, place = document.get("kind"), document["plan_id"], now.location
     give_up = (
-        f"to keep what was written since, lift the seal: `airflow-ckpt unseal {place} --plan {now.seal.plan_id}`"
+        f"to keep what was written since, lift the seal: `{command('unseal', place, '--plan', now.seal.plan_id)}`"
         if now.seal
         else f"restore a backup, or run the same {kind} again"
     )
@@ -55,7 +55,7 @@ def written_since(now: Target, aside: SetAside, document: Mapping[str, Any], rep
         return first_run_since(now, document, known={*kept, *written})
     for path, file in now.visible.items():
         if path in kept:
-            if file.size == kept[path] and now.location.read(path) == aside.read(path):
+            if file.size == kept[path] and aside.is_kept(path, now.location.read(path)):
                 continue
         elif left is not None and path in left:
             if left[path] == file.identity:

@@ -136,7 +136,7 @@ def _plain(name: str) -> str:
 
 
 def _shared_prefix(seen: _Inspected) -> Iterator[Finding]:
-    for path in _inner_checkpoints(seen.tree, ""):
+    for path in seen.tree.inner_checkpoints:
         yield Finding(SHARED_PREFIX, path, f"another checkpoint lies inside this one: {path}", figures={"inner": path})
     root = seen.location.root.rstrip("/")
     while "/" in root.strip("/"):
@@ -154,16 +154,6 @@ def _shared_prefix(seen: _Inspected) -> Iterator[Finding]:
             f"this checkpoint lies inside another one: {above}",
             figures={"outer": above.uri},
         )
-
-
-def _inner_checkpoints(tree: Tree, directory: str) -> Iterator[str]:
-    ours = {OFFSETS, COMMITS, SOURCES, "state"}
-    for name in tree.directories(directory):
-        path = f"{directory}/{name}" if directory else name
-        if METADATA_FILE in tree.files(path) and tree.batches(f"{path}/{OFFSETS}"):
-            yield path
-        elif directory or name not in ours:
-            yield from _inner_checkpoints(tree, path)
 
 
 # ---- what does not go away --------------------------------------------------------------------

@@ -25,7 +25,8 @@ PATH_NOT_TIED = _kind(
 SHARED_PREFIX = _kind(
     "SHARED-PREFIX",
     "Two checkpoints share one path: one lies inside the other.",
-    "None by itself. Whoever copies, restores, deletes or expires the outer one does the same to the inner one.",
+    "None by itself. Whoever copies, deletes or expires the outer one does the same to the inner one. A backup of the outer one "
+    "holds the inner one too; a restore, rewind or reset that would remove or write over files of the inner one is refused.",
     "Give each query a directory of its own beside the others.",
 )
 LOGS_NOT_PURGED = _kind(

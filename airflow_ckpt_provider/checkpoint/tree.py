@@ -138,6 +138,28 @@ class Tree:
         """Content of a file if it was read already; it may have vanished since."""
         return self._contents.get((file.path, file.identity, file.size))
 
+    @property
+    def inner_checkpoints(self) -> list[str]:
+        """Directories in it that are checkpoints of other queries, see :func:`inner_checkpoints`."""
+        return inner_checkpoints(self._files)
+
     def batches(self, log: str) -> tuple[int, ...]:
         """Batch ids in a log directory, ascending."""
         return tuple(sorted(b for b in map(batch_id_of, self.files(log)) if b is not None))
+
+
+def inner_checkpoints(files: FileSet) -> list[str]:
+    """Directories below a checkpoint that are checkpoints of other queries: two of ``metadata``, ``offsets/``, ``commits/``.
+
+    :param files: all files of the checkpoint.
+    """
+    found: dict[str, set[str]] = {}
+    for directory in files.directories:
+        parent, _, log = directory.rpartition("/")
+        if (
+            parent
+            and log in ("offsets", "commits")
+            and any(batch_id_of(name) is not None for name in files.files(directory))
+        ):
+            found.setdefault(parent, {name for name in files.files(parent) if name == "metadata"}).add(log)
+    return sorted(parent for parent, parts in found.items() if len(parts) > 1)

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.backup.manifest import CLOCKS_DIFFER, Manifest
 from airflow_ckpt_provider.backup.notes import Verified, verifications
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
-from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError, command
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.storage.location import Location
 
@@ -166,7 +166,7 @@ class BackupsOfFleet:
                 f"the newest {len(damaged)} backups named {name!r} are damaged"
                 if len(damaged) > 1
                 else f"the only backup named {name!r} is damaged",
-                hint=f"take a new one, and see `airflow-ckpt check {self._repository.location}`",
+                hint=f"take a new one, and see `{command('check', self._repository.location)}`",
             )
         return None
 

@@ -94,29 +94,23 @@ class FileSink(SinkKind):
         ], []
 
     def check_undo(self, change: SinkChange) -> None:
-        """See that nobody wrote into the sink since the plan removed files of it."""
+        """See that nobody wrote into the sink since the plan removed files of it, and that all can be put back."""
+        _refuse_written_since(change)
         place, aside = _output(change), change.aside
         if aside is None or aside.sizes is None:
             return  # no file was deleted
-        if plain_uri(place.uri) != plain_uri(change.report.uri) and not is_file_sink(place):
+        there = place.walk()
+        damaged = aside.damaged([path for path in change.rollback.paths if path not in there])
+        if damaged:
             raise RefusedError(
-                f"{place} has no log of a file sink, and rewind {change.plan_id} removed files of {change.report.uri}; "
-                "nothing was changed",
-                hint=f"name the sink of the rewind: --sink {change.report.uri}",
-            )
-        paths, there = change.rollback.paths, place.walk()
-        foreign = _foreign_entry(change, place) if any(path not in there for path in paths) else None
-        path = foreign or _replaced(change, place, paths)
-        if path:
-            instead = "rewind again instead; or " if change.record and not change.is_half_undone else ""
-            raise RefusedError(
-                f"{place} was written to since rewind {change.plan_id}: {path} is not of it; the sink was not changed now",
-                hint=f"{instead}move {_with_its_files(path)} out of the sink, then run the same undo again",
+                f"{aside.place}/files/{damaged[0]} is missing or is not what was kept ({len(damaged)} files): it "
+                f"cannot be put back into {place}; the sink was not changed now",
+                hint="put these files back from a copy of the repository, then run the same undo again",
             )
 
     def undo(self, change: SinkChange) -> int | None:
         """Put the files back: data first, and the log upwards, so a reader sees a whole number of batches at every moment."""
-        self.check_undo(change)
+        _refuse_written_since(change)
         place, aside, paths = change.guarding(_output(change)), change.kept, change.rollback.paths
         kept = aside.sizes
         if kept is None:
@@ -151,7 +145,7 @@ class FileSink(SinkKind):
         place, aside = _output(change), change.kept
         there = place.walk()
         put_back = (path for path in change.rollback.paths if path in there and path in kept)
-        return any(place.read(path) == aside.read(path) for path in put_back)
+        return any(aside.is_kept(path, place.read(path)) for path in put_back)
 
 
 def _output(change: SinkChange) -> Location:
@@ -165,6 +159,31 @@ def _output(change: SinkChange) -> Location:
             hint=f"name it: --sink {change.report.uri}",
         )
     return change.sink.place
+
+
+def _refuse_written_since(change: SinkChange) -> None:
+    """See that nobody wrote into the sink since the plan removed files of it.
+
+    :raises RefusedError: somebody did.
+    """
+    place, aside = _output(change), change.aside
+    if aside is None or aside.sizes is None:
+        return  # no file was deleted
+    if plain_uri(place.uri) != plain_uri(change.report.uri) and not is_file_sink(place):
+        raise RefusedError(
+            f"{place} has no log of a file sink, and rewind {change.plan_id} removed files of {change.report.uri}; "
+            "nothing was changed",
+            hint=f"name the sink of the rewind: --sink {change.report.uri}",
+        )
+    paths, there = change.rollback.paths, place.walk()
+    foreign = _foreign_entry(change, place) if any(path not in there for path in paths) else None
+    path = foreign or _replaced(change, place, paths)
+    if path:
+        instead = "rewind again instead; or " if change.record and not change.is_half_undone else ""
+        raise RefusedError(
+            f"{place} was written to since rewind {change.plan_id}: {path} is not of it; the sink was not changed now",
+            hint=f"{instead}move {_with_its_files(path)} out of the sink, then run the same undo again",
+        )
 
 
 def _refuse_gone(change: SinkChange, there: Mapping[str, StoredFile]) -> None:
@@ -209,7 +228,7 @@ def _replaced(change: SinkChange, place: Location, paths: Sequence[str]) -> str 
     for path in paths:
         if path in there and path in kept:
             same_size = there[path].size == kept[path]
-            if not same_size or place.read(path) != change.aside.read(path):
+            if not same_size or not change.aside.is_kept(path, place.read(path)):
                 return path
     return None
 

@@ -12,7 +12,7 @@ has an example.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -64,7 +64,13 @@ class KeptFiles(Protocol):
         """Copy files into the repository; the second time it does nothing."""
 
     def read(self, path: str) -> bytes:
-        """Content of a file that was kept."""
+        """Content of a file that was kept; raises ``DamagedFileError`` if it is another one by now."""
+
+    def is_kept(self, path: str, content: bytes) -> bool:
+        """Whether a content is that of a file that was kept."""
+
+    def damaged(self, paths: Collection[str]) -> list[str]:
+        """Those of some files that are missing, or are not what was kept. See to it before the sink is changed by an undo."""
 
 
 @dataclass(frozen=True, slots=True)

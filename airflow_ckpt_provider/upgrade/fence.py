@@ -18,9 +18,12 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.poll import list_logs
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.upgrade.record import Event, Upgrade, begin_upgrade, newest_upgrade, note
+from airflow_ckpt_provider.upgrade.record import Event, Upgrade, begin_upgrade, newest_upgrade, note, upgrade_of
 
 log = logging.getLogger(__name__)
+
+#: The steps after which a query may be started.
+_LETS_START = (Event.RELEASED, Event.BACK, Event.KEPT)
 
 
 def begin(checkpoint: Checkpoint, repository: Repository, name: str, upgrade_id: str, **facts: Any) -> Upgrade:
@@ -50,6 +53,7 @@ def fence(checkpoint: Checkpoint, repository: Repository, upgrade: Upgrade, *, m
     :param checkpoint: the checkpoint; its place may be empty where new code was to start from the beginning.
     :param repository: keeps the upgrade's record.
     :raises SealedError: somebody else has sealed it.
+    :raises RefusedError: meanwhile another attempt has continued the upgrade beyond this step, or it has ended.
     """
     there = inspect_target(checkpoint.location)
     mark = own_seal(there, upgrade)
@@ -57,10 +61,21 @@ def fence(checkpoint: Checkpoint, repository: Repository, upgrade: Upgrade, *, m
         back = upgrade.has(Event.RELEASED)
         reason = f"upgrade {upgrade.upgrade_id}{', rolling back' if back else ''}"
         plan_id = upgrade.plan_id(back=back)
+
+        def wanted() -> None:
+            now = upgrade_of(repository, upgrade.name, upgrade.upgrade_id)
+            if now.plan_id(back=back) != plan_id or any(
+                now.has(step) and not upgrade.has(step) for step in _LETS_START
+            ):
+                raise RefusedError(
+                    f"another attempt has continued upgrade {upgrade.upgrade_id} since: the stream may run, and is not sealed",
+                    hint="see how far the upgrade is; clear the run from its first task on, or start a new one",
+                )
+
         if there.is_empty:
-            mark = put_seal(checkpoint.location, 0, plan_id=plan_id, reason=reason, made_by=made_by)
+            mark = put_seal(checkpoint.location, 0, plan_id=plan_id, reason=reason, made_by=made_by, wanted=wanted)
         else:
-            mark = seal(checkpoint, reason=reason, made_by=made_by, plan_id=plan_id)
+            mark = seal(checkpoint, reason=reason, made_by=made_by, plan_id=plan_id, wanted=wanted)
     note(repository, upgrade, Event.SEALED, plan_id=mark.plan_id)
     return mark
 

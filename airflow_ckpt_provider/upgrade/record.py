@@ -18,7 +18,7 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.errors import RefusedError, RepositoryError
+from airflow_ckpt_provider.errors import RefusedError, RepositoryError, command
 from airflow_ckpt_provider.json_text import load_json
 
 _UPGRADES = "upgrades"
@@ -122,7 +122,7 @@ def begin_upgrade(repository: Repository, name: str, upgrade_id: str, **facts: A
                 raise RefusedError(
                     f"{name} is being upgraded by {newest.upgrade_id}, since {newest.events[Event.BEGUN]['at']}",
                     hint="let that run end, or clear it; where it was deleted: "
-                    f"`airflow-ckpt upgrade {repository.location} --name {name} --end --reason …`",
+                    f"`{command('upgrade', repository.location, '--name', name, '--end', '--reason')} …`",
                 )
             return newest
         number = newest.number if newest else 0

@@ -15,7 +15,7 @@ from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError, MissingExtraError, RefusedError, StorageError
 from airflow_ckpt_provider.guards.delta_client import read_properties
-from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place
+from airflow_ckpt_provider.recovery.restore.relocate import foreign_place, holds_absolute_paths
 from airflow_ckpt_provider.recovery.rewind.targets import repartitions
 from airflow_ckpt_provider.sinks.data_files import missing_data_file
 from airflow_ckpt_provider.sinks.delta import RESTORED_WITHOUT_SPARK, inspect_delta, is_append_only
@@ -225,8 +225,8 @@ def _of_checkpoint(checkpoint: Checkpoint) -> tuple[Progress, Tree, Obstacle | N
 def _moved(location: Location, paths: Iterable[str]) -> Obstacle | None:
     for path in paths:
         if holds_absolute_paths(path):
-            place = original_place(location.read(path), path=path)
-            if place is not None and not place.rstrip("/").endswith(location.root.rstrip("/")):
+            place = foreign_place(location.read(path), path=path, location=location)
+            if place is not None:
                 reason = f"{path} of {location} names {place}: a rewind does not put such a checkpoint back"
                 step = "restore a backup into this place, which rewrites the paths: `airflow-ckpt restore … --replace`"
                 return Obstacle("checkpoint_moved", reason, step)

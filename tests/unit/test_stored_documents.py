@@ -234,6 +234,13 @@ def test_every_set_aside_marker(repository: Repository) -> None:
     assert SetAside(repository, "orders_delta", "none", "checkpoint").sizes is None
 
 
+def test_a_set_aside_marker_with_hashes() -> None:
+    place = open_location(str(STORED / "set_aside"))
+    aside = SetAside(Repository.open(place), "orders", "7f3a", "checkpoint")
+    assert (len(aside.sizes or ()), len(aside.left or ()), aside.damaged()) == (7, 10, [])
+    assert len(aside.read("state/0/0/3.zip")) == 402
+
+
 # ---- upgrades ---------------------------------------------------------------------------------------
 
 

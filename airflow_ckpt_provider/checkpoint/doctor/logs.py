@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.doctor import kinds
 from airflow_ckpt_provider.checkpoint.doctor.examination import Examination, batch_of
 from airflow_ckpt_provider.checkpoint.findings import Finding, Severity
+from airflow_ckpt_provider.checkpoint.logs import HIGHEST, missing_between
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.operators import STATE
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.errors import UnreadableLogError
+
+#: Batches that a finding lists; one file with a huge number in its name would make the list endless.
+_MOST = 10_000
 
 
 def torn_files(seen: Examination) -> Iterator[Finding]:
@@ -62,21 +67,24 @@ def holes(seen: Examination) -> Iterator[Finding]:
     latest = seen.latest_logged
     if not latest or seen.is_continuous:
         return
-    missing = [b for b in range(seen.logged[0], latest) if b not in set(seen.logged)]
-    lost = [b for b in missing if seen.has_state or b in set(seen.committed)]
-    if seen.logged[0] == latest or latest - 1 in lost:
+    first, logged, committed = seen.logged[0], set(seen.logged), set(seen.committed)
+    between = (b for b in seen.committed if first < b < latest and b not in logged)
+    lost = missing_between(logged) if seen.has_state else between
+    # No stream gets to the highest number, so asynchronous progress tracking has left nothing out before it.
+    is_lost = seen.has_state or latest - 1 in committed or latest == HIGHEST
+    if first == latest or (latest - 1 not in logged and is_lost):
         yield Finding(
             kinds.OFFSETS_NO_PREVIOUS,
             f"{OFFSETS}/{latest - 1}",
             f"{OFFSETS}/{latest - 1} is missing: Spark reads it when it starts from {OFFSETS}/{latest}",
             latest - 1,
         )
-    older = [b for b in lost if b != latest - 1]
+    older = list(islice((b for b in lost if b != latest - 1), _MOST))
     if older:
         yield Finding(
             kinds.OFFSETS_HOLE,
             f"{OFFSETS}/{older[0]}",
-            f"{OFFSETS}/ has no entry of {_batches(older)}, between {seen.logged[0]} and {latest}",
+            f"{OFFSETS}/ has no entry of {_batches(older)}, between {first} and {latest}",
             older[0],
             {"batches": older},
         )

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, IcebergOffset
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import RefusedError, command
 from airflow_ckpt_provider.recovery.chains.edges import Edge, files_read, place_of
 from airflow_ckpt_provider.recovery.chains.positions import BEFORE_ALL
 from airflow_ckpt_provider.recovery.chains.stream import ReadStream
@@ -159,7 +159,7 @@ class _Search:
         return RefusedError(
             f"{name} cannot be rewound{of} row-exactly: {'; '.join(why)}",
             hint=f"build {name} and what reads it again: rewind the others without it, empty its table, and reset it "
-            f"(`airflow-ckpt reset {self.chain.streams[name].stream.checkpoint} --from-scratch`)"
+            f"(`{command('reset', self.chain.streams[name].stream.checkpoint, '--from-scratch')}`)"
             if table
             else "choose another batch",
         )

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from airflow_ckpt_provider.checkpoint.file_source_log import read_file_log
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, IcebergOffset
 from airflow_ckpt_provider.checkpoint.sources import SOURCES
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import RefusedError, command
 from airflow_ckpt_provider.recovery.chains.stream import ReadStream
 from airflow_ckpt_provider.recovery.rewind.asked_sink import AskedSink
 from airflow_ckpt_provider.storage.location import plain_uri
@@ -109,7 +109,7 @@ def files_read(reader: ReadStream, source: str, log_offset: int) -> list[str]:
         path, why = log.unread[0]
         raise RefusedError(
             f"{reader.name}: {path} cannot be read ({why}), so it is not known which files the stream has read",
-            hint=f"restore it from a backup; `airflow-ckpt doctor {reader.stream.checkpoint}` says what is wrong",
+            hint=f"restore it from a backup; `{command('doctor', reader.stream.checkpoint)}` says what is wrong",
         )
     return [unquote(file.path) for file in log.read]
 

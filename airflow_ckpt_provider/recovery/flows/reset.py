@@ -28,7 +28,7 @@ from airflow_ckpt_provider.change.target import Target, expect_files, inspect_ta
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.seal import Seal
-from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, UnreadableLogError
+from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, UnreadableLogError, command
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.recovery.flows.flow import Flow
 from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
@@ -270,7 +270,7 @@ def plan_flow_reset(
         raise SealedError(
             f"flow {flow.name} is sealed by plan {seal_id} ({marks[0].reason}), which was not ended",
             hint="run that one again, which continues with it; where the flow has run since and is to continue as it is, lift "
-            f"the seal: `airflow-ckpt unseal {flow.version(live)} --plan {seal_id}`",
+            f"the seal: `{command('unseal', flow.version(live), '--plan', seal_id)}`",
         )
     return plan
 

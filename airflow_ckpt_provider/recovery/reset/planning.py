@@ -18,7 +18,7 @@ from airflow_ckpt_provider.backup.repository import Repository, new_plan_id, rep
 from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.set_aside import default_repository
-from airflow_ckpt_provider.change.target import Target, inspect_target
+from airflow_ckpt_provider.change.target import Target, check_alone, inspect_target
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.tree import Tree
@@ -120,6 +120,8 @@ def plan_reset(
         raise NotACheckpointError(
             f"{checkpoint} holds no checkpoint: there is nothing to reset", hint="give the query's checkpointLocation"
         )
+    if way is not ResetWay.NEW_QUERY_ID:
+        check_alone(before, before.files)
     logs = logs_of_checkpoint(checkpoint)
     name = stream_name(held, checkpoint, name, query_id=logs.query_id)
     everything = [Known.of(each) for each in sinks]

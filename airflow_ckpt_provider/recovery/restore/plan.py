@@ -35,7 +35,7 @@ from airflow_ckpt_provider.change.plan import (
 from airflow_ckpt_provider.change.risks import sink_risk
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.set_aside import SetAside
-from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target
+from airflow_ckpt_provider.change.target import Target, check_alone, expect_files, inspect_target
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
@@ -492,6 +492,7 @@ def plan_restore(
             f"{target} holds files that are no checkpoint, such as {next(iter(there.visible))}",
             hint="replace is for checkpoints only; choose an empty place",
         )
+    check_alone(there, there.files)
     return replace_fields(plan, other_query=_other_query(repository, manifest, there))
 
 

@@ -11,6 +11,7 @@ import json
 import re
 from typing import Any
 
+from airflow_ckpt_provider.checkpoint.doctor.operators import names_place
 from airflow_ckpt_provider.checkpoint.logs import parse_object, split_log
 from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
 from airflow_ckpt_provider.storage.location import Location
@@ -45,8 +46,7 @@ def _parsed(data: bytes, path: str) -> tuple[int, dict[str, Any]]:
     version, lines = split_log(data, path=path, batch_id=None, known=frozenset({1, 2}))
     content = parse_object("".join(lines[:1]), path=path, batch_id=None)
     try:
-        uris = [uri for store in content["stateStoreInfo"] for uri in store.get("stateSchemaFilePaths") or ()]
-        if not all(isinstance(uri, str) for uri in uris):
+        if not all(isinstance(uri, str) for uri in _schema_uris(content)):
             raise TypeError("a path that is no text")
     except (KeyError, TypeError, AttributeError) as e:
         raise UnreadableLogError(
@@ -57,6 +57,10 @@ def _parsed(data: bytes, path: str) -> tuple[int, dict[str, Any]]:
     return version, content
 
 
+def _schema_uris(content: dict[str, Any]) -> list[str]:
+    return [uri for store in content["stateStoreInfo"] for uri in store.get("stateSchemaFilePaths") or ()]
+
+
 def _moved(uri: str, target: str) -> str:
     match = _SCHEMA_URI.fullmatch(uri)
     return f"{target}/{match['path']}" if match else uri
@@ -64,11 +68,22 @@ def _moved(uri: str, target: str) -> str:
 
 def original_place(data: bytes, *, path: str) -> str | None:
     """The place that an operator metadata file names, as Spark wrote it; ``None`` where it names none."""
-    _, content = _parsed(data, path)
-    for store in content["stateStoreInfo"]:
-        for uri in store.get("stateSchemaFilePaths") or ():
-            if match := _SCHEMA_URI.fullmatch(uri):
-                return match["root"]
+    found = map(_SCHEMA_URI.fullmatch, _schema_uris(_parsed(data, path)[1]))
+    return next((match["root"] for match in found if match), None)
+
+
+def foreign_place(data: bytes, *, path: str, location: Location) -> str | None:
+    """The place that an operator metadata file names, where that is not, or may not be, a checkpoint; ``None``: it is.
+
+    :param data: content of ``state/<op>/_metadata/v2/<batch>``.
+    :param path: its path, for messages.
+    :param location: the checkpoint. Where its store goes by a name that Hadoop does not have, all of its path has to be named.
+    """
+    own = f"/{location.root.strip('/')}"
+    for uri in _schema_uris(_parsed(data, path)[1]):
+        match = _SCHEMA_URI.fullmatch(uri)
+        if match and not (names_place(uri, location) and match["root"].rstrip("/").endswith(own)):
+            return match["root"]
     return None
 
 
@@ -87,6 +102,6 @@ def spark_uri(location: Location, *, like: str) -> str:
     if not schemes:
         raise RefusedError(
             f"the checkpoint names absolute places, and how Spark names {location} cannot be derived",
-            hint="give it: --spark-uri, as the query will have it in checkpointLocation",
+            hint="give it to a restore: --target-uri, as the query will have it in checkpointLocation",
         )
     return f"{scheme if scheme in schemes else schemes[0]}://{location.root}"

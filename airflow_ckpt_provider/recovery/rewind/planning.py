@@ -19,7 +19,7 @@ from airflow_ckpt_provider.backup.repository import Repository, new_plan_id, rep
 from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.backup.streams import is_place, stream_in_words
 from airflow_ckpt_provider.change.sealing import sealed_by_another
-from airflow_ckpt_provider.change.target import Target, inspect_target
+from airflow_ckpt_provider.change.target import Target, check_alone, inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, parse_offsets
@@ -29,7 +29,7 @@ from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.guards.registry import Guard
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
-from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place
+from airflow_ckpt_provider.recovery.restore.relocate import foreign_place, holds_absolute_paths
 from airflow_ckpt_provider.recovery.rewind.asked_sink import (
     AskedSink,
     batch_of_version,
@@ -280,7 +280,9 @@ def _changes(
     if not differing and not deletes:
         return (), ()
     # Entries of the log are written in any case: the order in which they are keeps Spark from starting half-way.
-    return deletes, tuple(e for e in entries if e.path in differing or e.path.startswith(f"{OFFSETS}/"))
+    writes = tuple(e for e in entries if e.path in differing or e.path.startswith(f"{OFFSETS}/"))
+    check_alone(before, (*deletes, *(entry.path for entry in writes)))
+    return deletes, writes
 
 
 def _check_backup(repository: Repository, entries: Sequence[FileEntry], location: Location) -> None:
@@ -297,8 +299,8 @@ def _check_backup(repository: Repository, entries: Sequence[FileEntry], location
         )
     for entry in entries:
         if holds_absolute_paths(entry.path):
-            place = original_place(repository.location.read(entry.object), path=entry.path)
-            if place is not None and not place.rstrip("/").endswith(location.root.rstrip("/")):
+            place = foreign_place(repository.location.read(entry.object), path=entry.path, location=location)
+            if place is not None:
                 raise RefusedError(
                     f"{entry.path} of the backup names {place}, not {location}",
                     hint="restore it instead, which rewrites such paths: `airflow-ckpt restore … --replace`",

@@ -16,7 +16,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.fence import Fence
 from airflow_ckpt_provider.change.plan import undo_of
 from airflow_ckpt_provider.change.set_aside import SetAside
-from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
+from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError, command
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planned_sink import PlannedSink, given_for
 from airflow_ckpt_provider.sinks.answers import is_told, is_version
@@ -168,7 +168,7 @@ class BringForward(_Sinks):
                 asked(kind, partial(kind.check_undo, replace(change, is_half_undone=True)))
             except RefusedError as e:
                 e.add_hint(
-                    f"or give the undo up: `airflow-ckpt unseal {change.checkpoint} --plan {change.undo_id}`. The checkpoint "
+                    f"or give the undo up: `{command('unseal', change.checkpoint, '--plan', change.undo_id)}`. The checkpoint "
                     f"then stays as the rewind left it, and so does {change.report.uri}; the sinks that were brought forward "
                     f"keep what they hold after batch {change.batch_id} and skip it or get it twice, so rewind again with all "
                     "sinks before the query is started"

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -445,12 +445,54 @@ class TestWhatWasDoneSince:
         assert (other is not None) is found
         assert not other or other.plan_id == first.attempt.plan_id
 
-    def test_an_attempt_that_was_refused_has_changed_nothing(self, place: Location) -> None:
-        repository = Repository.open_or_create(place / "backups")
-        with (
-            pytest.raises(RefusedError),
-            fenced(repository, place / "orders", plan_id="first", what="a restore", made_by="a"),
-        ):
-            raise RefusedError("not accepted")
-        with fenced(repository, place / "orders", plan_id="second", what="a reset", made_by="b") as second:
-            assert second.done_since(Clocks(passed=3600)) is None
+    @pytest.mark.parametrize(
+        ("earlier", "found"),
+        [
+            (["refused"], None),
+            (["done", "refused", "refused"], 1),
+            (["done", "failed", "refused"], 2),  # it may have changed something, and somebody may have lifted its seal
+            (["done", "killed", "refused"], 2),
+            (["killed", "refused"], 1),
+        ],
+    )
+    def test_attempts_of_which_the_newest_was_refused(
+        self, orders: Location, repository: Repository, earlier: list[str], found: int | None
+    ) -> None:
+        """One that was refused has changed nothing, and says nothing of those before it."""
+        for how in earlier:
+            attempt_that(how, orders, repository)
+        with attempt_at(orders, repository) as mine:
+            other = mine.done_since(Clocks(passed=3600))
+            assert (other.number if other else None) == found
+            assert mine.done_since(Clocks(passed=-3600)) is None
+
+    def test_attempts_that_ended_before_are_not_read(self, orders: Location, repository: Repository) -> None:
+        for how in ("done", "killed", "done", "done"):
+            attempt_that(how, orders, repository)
+        read: list[str] = []
+        held, _ = watched(
+            repository.location, lambda operation, path: read.append(path) if "read" in operation else None
+        )
+        with attempt_at(orders, Repository.open(held)) as mine:
+            read.clear()
+            assert mine.done_since(Clocks(passed=-3600)) is None
+        assert {path.rpartition("/")[2] for path in read} == {"000004.json", "000004.end.json"}
+
+    def test_a_note_that_cannot_be_read_counts_by_the_time_of_its_file(
+        self, orders: Location, repository: Repository
+    ) -> None:
+        attempt_that("done", orders, repository)
+        attempts_place(repository, orders).replace("000001.end.json", b'{"at')
+        with attempt_at(orders, repository) as mine:
+            assert mine.done_since(Clocks(passed=3600)) is not None
+            assert mine.done_since(Clocks(passed=-3600)) is None
+
+
+def attempt_that(how: str, orders: Location, repository: Repository) -> None:
+    """Be an attempt that was done, was refused before it wrote anything, failed after that, or was killed."""
+    errors = {"refused": RefusedError("not accepted"), "failed": StorageError("full"), "killed": Killed("dead")}
+    with suppress(*map(type, errors.values())), attempt_at(orders, repository) as fence:
+        if how != "refused":
+            fence.guarding(orders).replace("offsets/0", b"")
+        if how in errors:
+            raise errors[how]

@@ -16,11 +16,20 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change import engine
 from airflow_ckpt_provider.change import fence as fences
 from airflow_ckpt_provider.change.fence import LEASE_VARIABLE, LeaseTerms, attempts_place, fenced, newest_attempt
+from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.change.sealing import put_seal, remove_seal, unseal
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.change.undo import plan_to_undo
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, RefusedError, RepositoryError, StorageError
+from airflow_ckpt_provider.errors import (
+    ChangeRunningError,
+    CkptError,
+    DamagedFileError,
+    QueryNotStoppedError,
+    RefusedError,
+    RepositoryError,
+    StorageError,
+)
 from airflow_ckpt_provider.recovery.repair.apply import apply_repair
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
@@ -440,7 +449,10 @@ class TestAnUndoWhoseDocumentsAreDamaged:
 
     @pytest.mark.parametrize("name", ["rewind", "reset", "repair", "restore"])
     @pytest.mark.parametrize("done", [True, False])
-    def test_a_file_that_was_set_aside_is_missing(self, place: Location, name: str, done: bool) -> None:
+    @pytest.mark.parametrize("flipped", [False, True])
+    def test_a_file_that_was_set_aside_is_missing_or_another(
+        self, place: Location, name: str, done: bool, flipped: bool
+    ) -> None:
         verb = VERBS[name]
         here = verb.begin(place)
         if done:
@@ -448,8 +460,31 @@ class TestAnUndoWhoseDocumentsAreDamaged:
         else:
             assert killed(_after_first_change(verb, here), here, 10_000)
         kept = next(p for p in (here / "backups").walk("set-aside") if "/files/" in p)
+        content = (here / "backups").read(kept)
         (here / "backups").delete(kept)
+        if flipped:
+            (here / "backups").create(kept, bytes([content[0] ^ 1]) + content[1:])
         self.refused(here, verb, kept.rpartition("/files/")[2])
+
+    def test_a_file_that_is_damaged_while_it_is_put_back(self, place: Location) -> None:
+        """The checkpoint stays sealed. Once the file is right again the same undo completes."""
+        verb = VERBS["rewind"]
+        here = verb.begin(place)
+        before = verb.changed(here)
+        verb.carry_out(here)
+        kept = next(p for p in (here / "backups").walk("set-aside") if "/files/state/" in p)
+        content = (here / "backups").read(kept)
+
+        def damage(operation: str, path: str) -> None:
+            if verb.changes(here, operation, path) and not path.rpartition("/")[0].endswith("/offsets"):
+                (here / "backups").replace(kept, bytes([content[0] ^ 1]) + content[1:])
+
+        with pytest.raises(DamagedFileError, match="is not what was kept"):
+            verb.take_back(watched(here, damage)[0])
+        assert is_sealed(contents(orders(here)))
+        (here / "backups").replace(kept, content)
+        verb.take_back(here)
+        assert verb.changed(here) == before
 
     def test_a_file_that_was_to_stay_is_missing(self, place: Location) -> None:
         """Somebody lifted the seal half-way and deleted a file: putting back the rest would never be the whole."""
@@ -762,15 +797,21 @@ class TestARepairOfVersion010:
 class TestAWordThatWasGivenBeforeAnotherChange:
     """An attempt that was suspended before it planned: meanwhile another one was done, and the stream was started."""
 
+    @pytest.mark.parametrize("refused_since", [False, True])
     @pytest.mark.parametrize("how", ["carry_out", "stops"])
     @pytest.mark.parametrize("name", ["rewind", "reset", "restore"])
-    def test_is_void(self, place: Location, name: str, how: str) -> None:
+    def test_is_void(self, place: Location, name: str, how: str, refused_since: bool) -> None:
         """Also of an attempt that may stop the query: the one that runs is not even sealed."""
         verb = VERBS[name]
         here = verb.begin(place)
         asleep = replace(STOPPED, said=Clocks(passed=3600))
         verb.carry_out(here)
         plant(orders(here), {"offsets/9": offsets_log('{"orders":{"0":7}}'), "commits/9": commit_log()})
+        if refused_since:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(verbs, "STOPPED", RestRule(wait_at_most=0.0))
+                with pytest.raises(QueryNotStoppedError):
+                    verb.carry_out(here)
         now = verb.changed(here)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(verbs, "STOPPED", asleep)

@@ -14,6 +14,7 @@ from airflow_ckpt_provider.change.plan_seal import seal_for_plan
 from airflow_ckpt_provider.change.sealing import put_seal, remove_seal, seal, sealed_by_another, unseal
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.logs import HIGHEST
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.storage.local_store import LocalStore
@@ -37,6 +38,26 @@ def test_sealed_after_the_newest_batch(place: Location) -> None:
     assert checkpoint.progress().seal == mark
     assert unseal(checkpoint, plan_id="7f3a") == mark
     assert contents(place) == before
+
+
+def test_commands_are_quoted() -> None:
+    """A place with a blank, and a seal whose id somebody has made up."""
+    own = Seal(3, "a;b", "maintenance", "me", datetime.now(UTC))
+    for mark, command in [
+        (own, "airflow-ckpt unseal '/data/my orders#1' --plan 'a;b'"),
+        (replace(own, attempt=2), "airflow-ckpt status '/data/my orders#1' --repository REPOSITORY"),
+        (replace(own, plan_id="7f3a-undo"), "airflow-ckpt undo '/data/my orders#1' --plan 7f3a"),
+    ]:
+        assert f"`{command}`" in str(sealed_by_another("/data/my orders#1", mark).hint)
+
+
+def test_no_seal_above_the_highest_number(place: Location) -> None:
+    """Spark would take it for no batch, and start."""
+    files = {**logs(range(3)), f"offsets/{HIGHEST}": logs(range(3))["offsets/2"]}
+    with pytest.raises(RefusedError, match=f"offsets/{HIGHEST}, the highest number") as error:
+        seal(at(place, files), reason="maintenance")
+    assert f"move offsets/{HIGHEST} away" in str(error.value.hint)
+    assert contents(place) == files
 
 
 @pytest.mark.parametrize(

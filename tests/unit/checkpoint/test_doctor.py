@@ -22,6 +22,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.doctor import CHECKS, KINDS
 from airflow_ckpt_provider.checkpoint.doctor.examination import NEWEST
 from airflow_ckpt_provider.checkpoint.findings import Finding, Severity
+from airflow_ckpt_provider.checkpoint.logs import HIGHEST
 from airflow_ckpt_provider.errors import NotACheckpointError, StorageError
 from airflow_ckpt_provider.recovery.reset.new_numbers import logs_up_to
 from airflow_ckpt_provider.storage.location import Location
@@ -114,6 +115,20 @@ def test_worst_first(tmp_path: Path) -> None:
     found = opened(placed("4.0.0", "hdfs_agg", tmp_path, damage=two)).diagnose()
     assert [finding.severity for finding in found] == [Severity.SILENT, Severity.WARNING]
     assert codes(found) == ["BATCHES-SKIPPED", "OFFSETS-HOLE"]
+
+
+@pytest.mark.parametrize("kind", ["hdfs_agg", "file_to_foreachbatch"])
+def test_a_file_with_the_highest_number_is_found(tmp_path: Path, kind: str) -> None:
+    """And nobody counts up to it."""
+
+    def highest(files: dict[str, bytes]) -> None:
+        files[f"offsets/{HIGHEST}"] = files["offsets/4"]
+
+    checkpoint = opened(placed("4.0.0", kind, tmp_path, damage=highest))
+    found = checkpoint.diagnose()
+    assert any(f"offsets/{HIGHEST}" in finding.message for finding in found)
+    assert len(checkpoint.undecided()) <= 1
+    assert all(len(finding.figures.get("batches", ())) <= 10_000 for finding in found)
 
 
 def test_a_gap_is_a_loss_where_the_commit_is_there(tmp_path: Path) -> None:

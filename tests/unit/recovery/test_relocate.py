@@ -8,7 +8,13 @@ from fsspec import AbstractFileSystem
 from hypothesis import given
 
 from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
-from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place, relocated, spark_uri
+from airflow_ckpt_provider.recovery.restore.relocate import (
+    foreign_place,
+    holds_absolute_paths,
+    original_place,
+    relocated,
+    spark_uri,
+)
 from airflow_ckpt_provider.storage.fsspec_store import FsspecStore
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
@@ -115,6 +121,37 @@ def test_names_as_spark_has_them(protocol: str, root: str, like: str, uri: str) 
     assert spark_uri(somewhere(protocol, root), like=like) == uri
 
 
+@pytest.mark.parametrize(
+    ("protocol", "root", "named", "is_foreign"),
+    [
+        ("file", "/data/orders", "file:/data/orders", False),
+        ("file", "/data/orders", "file:///data/orders", False),
+        ("file", "/data/orders", "file:/mnt/before/data/orders", True),
+        ("file", "/data/orders", "file:/backup-of/data/orders", True),
+        ("s3", "bucket/orders", "s3a://bucket/orders", False),
+        ("s3", "bucket/orders", "s3a://other/bucket/orders", True),
+        ("s3", "bucket/orders", "s3a://my-bucket/orders", True),
+        ("gcs", "bucket/orders", "gs://bucket/orders", False),
+        ("hdfs", "/data/orders", "hdfs://namenode:8020/data/orders", False),
+        ("hdfs", "/data/orders", "hdfs://namenode:8020/before/data/orders", True),
+        ("memory", "/data/orders", "abfss://lake@account/data/orders", False),
+        ("memory", "/data/orders", "abfss://lake@account/before/orders", True),
+    ],
+)
+def test_a_place_that_only_ends_like_this_one_is_another(
+    protocol: str, root: str, named: str, is_foreign: bool
+) -> None:
+    location = Location(LocalStore(), root) if protocol == "file" else somewhere(protocol, root)
+    data = operator_metadata(schema_files=[f"{named}/state/0/_stateSchema/default/0_f2e3"])
+    assert foreign_place(data, path=PATH, location=location) == (named if is_foreign else None)
+
+
+def test_every_schema_file_has_to_be_of_this_place() -> None:
+    own, other = (f"file:{root}/state/0/_stateSchema/default/0_f2e3" for root in ("/data/orders", "/before/orders"))
+    data = operator_metadata(schema_files=[own, other])
+    assert foreign_place(data, path=PATH, location=Location(LocalStore(), "/data/orders")) == "file:/before/orders"
+
+
 def test_a_local_place() -> None:
     assert spark_uri(Location(LocalStore(), "/new/ck"), like="s3a://old/ck") == "file:/new/ck"
 
@@ -127,4 +164,4 @@ def test_a_name_that_cannot_be_derived(protocol: str) -> None:
     assert error.value.message == (
         f"the checkpoint names absolute places, and how Spark names {place} cannot be derived"
     )
-    assert error.value.hint == "give it: --spark-uri, as the query will have it in checkpointLocation"
+    assert error.value.hint == "give it to a restore: --target-uri, as the query will have it in checkpointLocation"

@@ -324,7 +324,7 @@ class TestRelocation:
         manifest = back_up(place, tws("s3a://old/ck")).manifest
         target = place / "target"
         message = f"the checkpoint names absolute places, and how Spark names {target} cannot be derived"
-        hint = "give it: --spark-uri, as the query will have it in checkpointLocation"
+        hint = "give it to a restore: --target-uri, as the query will have it in checkpointLocation"
         refused(place, manifest, RefusedError, message, hint)
         found = plan(place, manifest, target_uri="alluxio://host/ck")
         assert b"alluxio://host/ck/state/0/_stateSchema/default/0_f2e361a0" in found.rewritten["state/0/_metadata/v2/0"]

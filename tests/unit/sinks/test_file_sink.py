@@ -122,6 +122,22 @@ class TestRewound:
         assert contents(place / "out") == before
         assert contents(orders) == files
 
+    @pytest.mark.parametrize("path", ["part 6.json", "_spark_metadata/5"])
+    def test_a_file_that_was_set_aside_is_damaged(self, place: Location, orders: Location, path: str) -> None:
+        """The undo is refused before it puts the first file back."""
+        sink = Sink(place=file_sink(place / "out"))
+        self.rewind(orders, sink)
+        held = Repository.open(default_repository(orders))
+        kept = next(each for each in held.location.walk("set-aside") if each.endswith(f"/sink/files/{path}"))
+        held.location.replace(kept, b"x" * len(held.location.read(kept)))
+        before = contents(place / "out")
+        with pytest.raises(
+            RefusedError, match=rf"{path} is missing or is not what was kept .*the sink was not changed"
+        ):
+            undo(orders, held, sink=sink, rest=STOPPED)
+        assert contents(place / "out") == before
+        assert Checkpoint.at(orders).progress().seal is None
+
     def test_stopped_anywhere_the_log_has_whole_batches(self, place: Location) -> None:
         """A reader goes by the log: at every moment all files that it names are there."""
         for writes in range(100):

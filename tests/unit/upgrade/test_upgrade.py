@@ -227,6 +227,31 @@ class TestTheFence:
         assert fence(checkpoint, kept, upgrade_of(kept, "orders", RUN)).plan_id == mark.plan_id
         assert loud_seal(orders)
 
+    @pytest.mark.parametrize("ended", [True, False])
+    @pytest.mark.parametrize("batches", [0, 2])
+    def test_a_task_that_wakes_after_the_release_leaves_the_new_code_alone(
+        self, orders: Location, kept: Repository, batches: int, ended: bool
+    ) -> None:
+        """It was suspended right before its request, whose number may be free still."""
+        checkpoint, upgrade = Checkpoint.at(orders), begun(kept)
+        asleep = []
+
+        def release_meanwhile(operation: str, path: str) -> None:
+            if operation == "create" and path.startswith(f"{orders.root}/offsets/") and not asleep:
+                asleep.append(path)
+                fence(checkpoint, kept, upgrade_of(kept, "orders", RUN))
+                backup_id = create_backup(checkpoint, kept, name="orders").manifest.backup_id
+                released = release(checkpoint, kept, upgrade_of(kept, "orders", RUN), backup_id=backup_id)
+                plant(orders, stream(DRAINED + batches))
+                if ended:
+                    end_upgrade(kept, released, kind="kept", made_by="", reason="")
+
+        with pytest.raises(RefusedError, match="has ended" if ended else "another attempt has continued"):
+            fence(Checkpoint.at(watched(orders, release_meanwhile)[0]), kept, upgrade)
+        assert asleep
+        assert checkpoint.progress().seal is None
+        assert not loud_seal(orders)
+
     def test_somebody_elses_stays(self, orders: Location, kept: Repository) -> None:
         seal(Checkpoint.at(orders), reason="maintenance", plan_id="other")
         with pytest.raises(SealedError, match="sealed by plan other"):
