@@ -22,6 +22,7 @@ from airflow_ckpt_provider.task_groups.safe_upgrade import safe_upgrade
 
 _STREAM = "{{ params.stream }}"
 _PLAN = "ti.xcom_pull(task_ids='plan')['plan']"
+_SHOWN = "{{ ti.xcom_pull(task_ids='plan')['markdown'] }}"
 _MODE = Param("plan", type="string", enum=["plan", "apply"], title="Mode", description="plan changes nothing")
 _REASON = Param(None, type=OPTIONAL, title="Reason", description="kept in the audit record of the repository")
 _ACCEPT = Param(
@@ -95,8 +96,6 @@ class ManualDags(DagsOfStreams):
             "backup_id": f"{{{{ {_PLAN}['backup_id'] }}}}",
             "batch": f"{{{{ {_PLAN}['batch_id'] }}}}",
             "replace": "{{ params.replace }}",
-            # A rewind and a reset have none: their stream continues until it is stopped, after the approval.
-            "fingerprint": f"{{{{ {_PLAN}['fingerprint'] }}}}",
         }
         return self._planned(
             "restore",
@@ -188,7 +187,7 @@ class ManualDags(DagsOfStreams):
         )
 
     def undo(self, streams: Sequence[Stream]) -> DAG:
-        """Undo the last change."""
+        """Undo the last change, or another one."""
         params = {
             "stream": self.choice(streams),
             "plan_id": Param(None, type=OPTIONAL, title="Plan", description="empty: a change that is half-way, else the newest"),
@@ -199,21 +198,22 @@ class ManualDags(DagsOfStreams):
         }  # fmt: skip
 
         def make() -> None:
+            plan = self.task(
+                CheckpointUndoOperator, "plan", stream=_STREAM, mode="plan", plan_id="{{ params.plan_id }}"
+            )
             undo = self.task(
                 CheckpointUndoOperator,
                 "undo",
                 stream=_STREAM,
-                plan_id="{{ params.plan_id }}",
+                # The change that the plan found, not the newest one of a later moment.
+                plan_id=f"{{{{ {_PLAN}['of'] }}}}",
                 reason="{{ params.reason }}",
                 query_is_stopped=_STOPPED_BY,
                 trigger_rule="none_failed_min_one_success",
             )
-            approve = self._approve(
-                "undo",
-                "The stream is stopped, and {{ params.plan_id or 'its last change' }} is undone.",
-            )
+            approve = self._approve("undo", _SHOWN)
             ready = self._ready(trigger_rule="none_failed_min_one_success")
-            _what_next() >> [approve, ready]
+            plan >> _what_next() >> [approve, ready]
             approve >> ready >> self._action("stop") >> undo
             ready >> undo >> self._action("start", wanted="{{ params.start }}")
 
@@ -309,7 +309,7 @@ class ManualDags(DagsOfStreams):
 
         def make() -> None:
             plan = self.task(operator, "plan", stream=_STREAM, mode="plan", **asked)
-            approve = self._approve(kind, "{{ ti.xcom_pull(task_ids='plan')['markdown'] }}")
+            approve = self._approve(kind, _SHOWN)
             ready = self._ready(trigger_rule="none_failed_min_one_success")
             change = self.task(
                 operator,
@@ -317,6 +317,8 @@ class ManualDags(DagsOfStreams):
                 stream=_STREAM,
                 mode="apply",
                 accept="{{ params.accept }}",
+                # Not the fingerprint: the stream continues until it is stopped, after the approval.
+                approval="{{ ti.xcom_pull(task_ids='plan')['approval'] | tojson }}",
                 reason="{{ params.reason }}",
                 stop_running=True,
                 query_is_stopped=_STOPPED_BY,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
 
 from airflow.sdk import BaseOperator
 
 from airflow_ckpt_provider.links.page import CheckpointsPageLink, page_of
-from airflow_ckpt_provider.operators.fields import flag, one_of, text, words
+from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, text, words
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.renamed import deprecated
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by, since_start
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_ckpt_provider.backup.repository import Repository
+    from airflow_ckpt_provider.change.plan import Plan
     from airflow_ckpt_provider.change.rest import RestRule
     from airflow_ckpt_provider.storage.location import Location
 
@@ -167,18 +168,29 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
 
     :param accept: words of the risks that you accept, as the plan prints them, such as ``["sink_duplicates"]``: a list, or text
         with commas between them. (templated)
+    :param approval: what was approved: ``approval`` of the result of the task that planned (``plan.output["approval"]``), also
+        as JSON. Apply is refused if it would change another place, use another backup, batch or sink, or have another risk. Give
+        it where the query runs until it is stopped after the approval: ``fingerprint`` changes with each batch. ``None``: not
+        compared. (templated)
     """
 
     template_fields: Sequence[str] = (
         *PlannedOperator.template_fields,
         *StoppedQueryOperator.template_fields,
         "accept",
+        "approval",
         "old_accept",
     )
     #: Deprecated parameters that accept risks.
     old_flags: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, *, accept: Sequence[str] | str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        accept: Sequence[str] | str | None = None,
+        approval: Mapping[str, Any] | str | None = None,
+        **kwargs: Any,
+    ) -> None:
         from airflow_ckpt_provider.change.old_acceptance import OLD_FLAGS
 
         old_accept = {name: kwargs.pop(name) for name in self.old_flags if name in kwargs}
@@ -186,6 +198,7 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
             deprecated(name, instead=f"accept={list(OLD_FLAGS[name])}")
         super().__init__(**kwargs)
         self.accept = accept
+        self.approval = approval
         self.old_accept = old_accept
         #: Of the attempt that carries a change out.
         self._applying: Context | None = None
@@ -206,8 +219,16 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
             found += OLD_FLAGS[name] if flag(given, name) else ()
         return tuple(dict.fromkeys(found))
 
-    def _shown(self, plan: ShownPlan) -> dict[str, Any]:
-        return self._noted(super()._shown(plan))
+    def _shown(self, plan: ShownPlan, change: Plan | None = None) -> dict[str, Any]:
+        """Show a plan in the log, and see that it is the one that was approved; return what the task says of it.
+
+        :param change: the plan of the change, where the one that is shown has more around it.
+        """
+        change, repository = change or cast("Plan", plan), self.places.repository or ""
+        result = self._noted({**super()._shown(plan), "approval": change.approval(repository)})
+        if result["mode"] == APPLY:
+            change.check_approval(mapping(self.approval, "approval"), repository)
+        return result
 
     def _noted(self, result: dict[str, Any]) -> dict[str, Any]:
         """Note what was planned, and carried out, for OpenLineage; return the task's result as it is."""

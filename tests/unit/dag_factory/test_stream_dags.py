@@ -256,14 +256,14 @@ class TaskInstance:
     """What the templates ask of Airflow's: states and XComs of the tasks of this run."""
 
     states: dict[str, str]
-    kept: dict[tuple[str, str], str]
+    kept: dict[tuple[str, str], Any]
     dag_id: str = "ckpt_rewind"
     run_id: str = "r"
 
     def get_task_states(self, dag_id: str, run_ids: list[str]) -> dict[str, dict[str, str]]:
         return dict.fromkeys(run_ids, self.states)
 
-    def xcom_pull(self, task_ids: str, key: str) -> str | None:
+    def xcom_pull(self, task_ids: str, key: str = "return_value") -> Any:
         return self.kept.get((task_ids, key))
 
 
@@ -285,6 +285,19 @@ def test_a_stop_is_no_word_about_a_stream_that_was_started_since(
     change = dags[f"ckpt_{kind}"].get_task(kind)
     context: Any = {"ti": TaskInstance(states, kept), "params": {"query_is_stopped": False}}
     assert change.render_template(change.query_is_stopped, context) == stopped
+
+
+@pytest.mark.parametrize("kind", ["restore", "rewind", "reset", "undo"])
+def test_what_is_applied_is_what_the_plan_showed(kind: str, dags: dict[str, DAG]) -> None:
+    change = dags[f"ckpt_{kind}"].get_task(kind)
+    shown = {"approval": {"risks": ["sink_duplicates"]}, "plan": {"of": "4711"}, "markdown": "### Undo"}
+    context: Any = {"ti": TaskInstance({}, {("plan", "return_value"): shown}), "params": {"plan_id": None}}
+    if kind == "undo":
+        assert change.render_template(change.plan_id, context) == "4711"
+    else:
+        assert json.loads(change.render_template(change.approval, context)) == shown["approval"]
+    assert change.render_template(dags[f"ckpt_{kind}"].get_task("approve").body, context) == "### Undo"
+    assert dags[f"ckpt_{kind}"].get_task("plan").mode == "plan"
 
 
 @pytest.mark.parametrize("kind", ["restore", "rewind", "reset", "undo"])
