@@ -26,7 +26,7 @@ from airflow_ckpt_provider.change.fail_closed_order import removal_groups, write
 from airflow_ckpt_provider.change.fence import Fence, LeaseTerms, fenced
 from airflow_ckpt_provider.change.plan import Edits, Plan, Write, undone_by
 from airflow_ckpt_provider.change.plan_seal import give_back, raise_above, seal_for_plan
-from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
+from airflow_ckpt_provider.change.rest import RestEvidence, RestProof, RestRule, prove_rest
 from airflow_ckpt_provider.change.sealing import remove_seal
 from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, inspect_target, is_hidden
@@ -188,7 +188,7 @@ class _Attempt:
         with self._in_use():
             plan.prepare(workers=change.workers)
             if not plan.continued:
-                if proof is None:
+                if proof is None or proof.how is RestEvidence.STATEMENT:
                     change.rest.check_word(self.fence)
                 proof = proof or prove_rest(change.observed or change.place, change.rest)
                 self.repository.keep_plan(plan.plan_id, plan.document())

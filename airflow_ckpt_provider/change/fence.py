@@ -27,7 +27,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -40,6 +40,7 @@ from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, LeaseLos
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
 
@@ -180,22 +181,29 @@ class Fence:
             return None
         return newest if newest and newest.number > self.attempt.number else None
 
-    def done_since(self, since: Clocks) -> Attempt | None:
-        """The newest attempt before this one, where it was done with its change after a moment that this process knows.
+    def done_since(self, since: Clocks, *, but_in: str = "") -> Attempt | None:
+        """The newest attempt before this one that was done with its change after a moment that this process knows.
 
         On one host the two times are of one clock. Else they are of the store that keeps the attempts; many tell whole seconds
         only, and an attempt within that second is one that was done since.
 
         :param since: clocks that began at that moment.
+        :param but_in: attempts whose ``made_by`` begins with this do not count; empty: all count.
         """
         files = {file.path: file for file in self._place.list().files}
-        number = max((n for n in _numbers_in(files) if n < self.attempt.number), default=None)
-        end = files.get(f"{number:06d}{_END}") if number is not None else None
-        if number is None or end is None:
-            return None
-        document, other = load_json(self._place.read_document(end.path)), _read_attempt(self._place, number)
-        if document.get("outcome") != "done":
-            return None
+        for number in sorted((n for n in _numbers_in(files) if n < self.attempt.number), reverse=True):
+            if (end := files.get(f"{number:06d}{_END}")) is None:
+                continue
+            document, other = load_json(self._place.read_document(end.path)), _read_attempt(self._place, number)
+            if not self._ended_since(since, other, str(document.get("at")), end, files):
+                return None
+            if document.get("outcome") == "done" and not (but_in and other.made_by.startswith(but_in)):
+                return other
+        return None
+
+    def _ended_since(
+        self, since: Clocks, other: Attempt, at: str, end: StoredFile, files: Mapping[str, StoredFile]
+    ) -> bool:
         own = files.get(f"{self.attempt.number:06d}.json")
         if (
             other.process.rpartition("/")[0] != self.attempt.process.rpartition("/")[0]
@@ -204,10 +212,8 @@ class Fence:
             and end.modified
         ):
             tick = timedelta(seconds=0 if end.modified.microsecond else 1)
-            moment = own.modified - timedelta(seconds=since.elapsed - self._taken.elapsed)
-            return other if end.modified + tick > moment else None
-        moment = datetime.now(UTC) - timedelta(seconds=since.elapsed)
-        return other if _time(str(document.get("at"))) > moment else None
+            return end.modified + tick > own.modified - timedelta(seconds=since.elapsed - self._taken.elapsed)
+        return _time(at) > datetime.now(UTC) - timedelta(seconds=since.elapsed)
 
     def begin(self) -> None:
         """Renew the lease from now on."""

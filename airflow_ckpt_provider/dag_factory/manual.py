@@ -14,7 +14,7 @@ from airflow_ckpt_provider.dag_factory.base import OPTIONAL, DagsOfStreams
 from airflow_ckpt_provider.operators.reset import NewCheckpointOperator
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
-from airflow_ckpt_provider.operators.stream_action import AFTER_STOP, BEGUN, StreamActionOperator
+from airflow_ckpt_provider.operators.stream_action import AFTER_STOP, BEGUN, ENDED, StreamActionOperator
 from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
 from airflow_ckpt_provider.operators.upgrade_modes import SAVEPOINT
 from airflow_ckpt_provider.streams.stream import Stream
@@ -33,7 +33,7 @@ _ACCEPT = Param(
     title="Accepted risks",
     description="the words that the plan prints",
 )
-_STOPPED = Param(
+_IS_STOPPED = Param(
     False,
     type="boolean",
     title="The stream is stopped",
@@ -44,10 +44,15 @@ _KEPT = "ti.xcom_pull(task_ids='{}', key='{}')"
 _AFTER = _KEPT.format("start", AFTER_STOP)
 #: Whether somebody says that the stream is stopped: the form, or the task that stops it, unless the stream was started since:
 #: a change that is cleared afterwards finds the stop of before. A start says which stop it came after; no clock is asked.
-_STOPPED_BY = (
-    f"{{{{ params.query_is_stopped or ({_STATES}.get('stop') == 'success' and "
-    f"({_AFTER} is none or ({_AFTER} != '' and {_AFTER} != {_KEPT.format('stop', BEGUN)}))) }}}}"
+_BY_TASK = (
+    f"({_STATES}.get('stop') == 'success' and "
+    f"({_AFTER} is none or ({_AFTER} != '' and {_AFTER} != {_KEPT.format('stop', BEGUN)})))"
 )
+#: Not when the attempt that changes was started: another run may have changed and started the stream since it was stopped.
+_STOPPED = {
+    "query_is_stopped": f"{{{{ params.query_is_stopped or {_BY_TASK} }}}}",
+    "stopped_since": f"{{{{ ({_BY_TASK} and {_KEPT.format('stop', ENDED)}) or '' }}}}",
+}
 #: What the readers of a new checkpoint need at its first start.
 _OUTCOME = "(ti.xcom_pull(task_ids='reset', key='outcome') or {})"
 _OPTIONS = f"{{{{ {{'options': {_OUTCOME}.get('options'), 'conf': {_OUTCOME}.get('conf')}} | tojson }}}}"
@@ -192,7 +197,7 @@ class ManualDags(DagsOfStreams):
             "stream": self.choice(streams),
             "plan_id": Param(None, type=OPTIONAL, title="Plan", description="empty: a change that is half-way, else the newest"),
             "approval": _ASK,
-            "query_is_stopped": _STOPPED,
+            "query_is_stopped": _IS_STOPPED,
             "start": _START,
             "reason": _REASON,
         }  # fmt: skip
@@ -208,7 +213,7 @@ class ManualDags(DagsOfStreams):
                 # The change that the plan found, not the newest one of a later moment.
                 plan_id=f"{{{{ {_PLAN}['of'] }}}}",
                 reason="{{ params.reason }}",
-                query_is_stopped=_STOPPED_BY,
+                **_STOPPED,
                 trigger_rule="none_failed_min_one_success",
             )
             approve = self._approve("undo", _SHOWN)
@@ -302,7 +307,7 @@ class ManualDags(DagsOfStreams):
             **fields,
             "accept": _ACCEPT,
             "approval": _ASK,
-            "query_is_stopped": _STOPPED,
+            "query_is_stopped": _IS_STOPPED,
             "start": start,
             "reason": _REASON,
         }
@@ -321,7 +326,7 @@ class ManualDags(DagsOfStreams):
                 approval="{{ ti.xcom_pull(task_ids='plan')['approval'] | tojson }}",
                 reason="{{ params.reason }}",
                 stop_running=True,
-                query_is_stopped=_STOPPED_BY,
+                **_STOPPED,
                 retries=3,
                 retry_delay=timedelta(seconds=30),
                 trigger_rule="none_failed_min_one_success",

@@ -11,7 +11,7 @@ from airflow_ckpt_provider.links.page import CheckpointsPageLink, page_of
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, text, words
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.renamed import deprecated
-from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by, since_start
+from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by, run_of, since_said
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -87,6 +87,9 @@ class StoppedQueryOperator(MaskingOperator):
     alias :data:`~airflow_ckpt_provider.assets.CHANGES`; give ``outlets`` to have your own assets announced instead.
 
     :param query_is_stopped: you say that the query is stopped; the audit record names the run. (templated)
+    :param stopped_since: when it was stopped, in ISO 8601 with a zone; :class:`~.stream_action.StreamActionOperator` leaves it as
+        XCom ``ended``. If another run has changed the checkpoint since, the statement is void. ``None``: when the run was
+        started. (templated)
     :param progress_log: URI of the JSON lines that :class:`~airflow_ckpt_provider.spark.progress_lines.ProgressLines` writes in
         the query's driver: a probe that reports the end of the query. (templated)
     :param progress_log_conn_id: Airflow connection to reach them; ``None``: the environment's own credentials. (templated)
@@ -97,13 +100,20 @@ class StoppedQueryOperator(MaskingOperator):
     :param wait_at_most: seconds to wait for silence, or for a query that is being stopped.
     """
 
-    template_fields: Sequence[str] = ("query_is_stopped", "progress_log", "progress_log_conn_id", "spark_api_url")
+    template_fields: Sequence[str] = (
+        "query_is_stopped",
+        "stopped_since",
+        "progress_log",
+        "progress_log_conn_id",
+        "spark_api_url",
+    )
     operator_extra_links = (CheckpointsPageLink(),)
 
     def __init__(
         self,
         *,
         query_is_stopped: bool | str = False,
+        stopped_since: str | None = None,
         progress_log: str | None = None,
         progress_log_conn_id: str | None = None,
         spark_api_url: str | None = None,
@@ -116,6 +126,7 @@ class StoppedQueryOperator(MaskingOperator):
         kwargs["outlets"] = kwargs.get("outlets") or [CHANGES]
         super().__init__(**kwargs)
         self.query_is_stopped = query_is_stopped
+        self.stopped_since = stopped_since
         self.progress_log = progress_log
         self.progress_log_conn_id = progress_log_conn_id
         self.spark_api_url = spark_api_url
@@ -145,7 +156,8 @@ class StoppedQueryOperator(MaskingOperator):
         return RestRule(
             query_is_stopped=flag(self.query_is_stopped, "query_is_stopped"),
             said_by=made_by(context),
-            said=since_start(context),
+            said=since_said(context, text(self.stopped_since)),
+            said_in=run_of(context),
             probes=probes_of(
                 checkpoint,
                 progress_log=open_place(lines, text(self.progress_log_conn_id)) if lines else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -210,6 +211,7 @@ class CheckpointRestoreOperator(ExecutorsOperator, StoppingOperator, StreamOpera
             "--fingerprint": how["fingerprint"],
             "--progress-log": text(self.progress_log),
             "--spark-api": text(self.spark_api_url),
+            "--stopped-since": (datetime.now(UTC) - timedelta(seconds=how["rest"].said.elapsed)).isoformat(),
             "--quiet-for": str(self.quiet_for),
             "--wait-at-most": str(self.wait_at_most),
             "--target-uri": text(self.target_uri),

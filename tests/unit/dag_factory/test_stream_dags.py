@@ -24,7 +24,7 @@ from airflow_ckpt_provider.dag_factory.stream_dags import StreamDags, stream_dag
 from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.declared import DeclaredOperator
-from airflow_ckpt_provider.operators.stream_action import AFTER_STOP, BEGUN
+from airflow_ckpt_provider.operators.stream_action import AFTER_STOP, BEGUN, ENDED
 from airflow_ckpt_provider.streams.problems import DeclarationError
 from airflow_ckpt_provider.streams.stream import Backup, Stream
 
@@ -285,6 +285,12 @@ def test_a_stop_is_no_word_about_a_stream_that_was_started_since(
     change = dags[f"ckpt_{kind}"].get_task(kind)
     context: Any = {"ti": TaskInstance(states, kept), "params": {"query_is_stopped": False}}
     assert change.render_template(change.query_is_stopped, context) == stopped
+    kept["stop", ENDED] = "2026-11-26T04:00:00+00:00"
+    dated = change.render_template(change.stopped_since, context)
+    assert dated == (kept["stop", ENDED] if stopped == "True" else "")
+    context["params"]["query_is_stopped"] = True  # the form was sent when the run was started
+    assert change.render_template(change.query_is_stopped, context) == "True"
+    assert change.render_template(change.stopped_since, context) == dated
 
 
 @pytest.mark.parametrize("kind", ["restore", "rewind", "reset", "undo"])
