@@ -11,7 +11,14 @@ from airflow_ckpt_provider.links.page import CheckpointsPageLink, page_of
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, text, words
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.renamed import deprecated
-from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by, run_of, since_said
+from airflow_ckpt_provider.operators.run_identity import (
+    has_been_tried,
+    is_first_since_cleared,
+    made_by,
+    run_of,
+    since_said,
+)
+from airflow_ckpt_provider.units import parse_time
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -133,8 +140,13 @@ class StoppedQueryOperator(MaskingOperator):
         self.quiet_for = quiet_for
         self.wait_at_most = wait_at_most
 
-    def _announce(self, checkpoint: str, extra: Mapping[str, Any], context: Context) -> None:
-        """Send the event of the checkpoint that was changed."""
+    def _announce(self, checkpoint: str, extra: Mapping[str, Any], context: Context, *, before: bool = False) -> None:
+        """Send the event of the checkpoint that was changed.
+
+        :param before: by an attempt before this one. If the task was cleared since, the event was sent then.
+        """
+        if before and is_first_since_cleared(context, self.retries):
+            return
         from airflow_ckpt_provider.assets import announce, checkpoint_asset
 
         whole = {**extra, "checkpoint": checkpoint, "made_by": made_by(context)}
@@ -252,14 +264,17 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
             self._link([str(part["plan_id"]) for part in changes], self._applying)
         return result
 
-    def _carried_out(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
-        """Announce what was carried out, and return the task's result."""
+    def _carried_out(self, result: dict[str, Any], context: Context, *, before: bool = False) -> dict[str, Any]:
+        """Announce what was carried out, and return the task's result.
+
+        :param before: by an attempt before this one.
+        """
         from airflow_ckpt_provider.lineage.runs import changed_place, changes_of
 
         self._applying = context
         for part in changes_of(result["plan"]):
             extra = {"kind": part["kind"], "plan_id": part["plan_id"], "batch_id": part.get("batch_id")}
-            self._announce(changed_place(part), extra, context)
+            self._announce(changed_place(part), extra, context, before=before)
         return self._noted(result)
 
     def _asked(self) -> dict[str, Any]:
@@ -279,12 +294,18 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
             "reason": text(self.reason) or "",
         }
 
+    def _is_asked_again(self, record: Mapping[str, Any]) -> bool:
+        """Whether the plan that was approved is younger than a change of this task: both tasks were cleared since."""
+        approved = text(mapping(self.approval, "approval").get("at"))
+        return approved is not None and parse_time(str(record["at"])) < parse_time(approved)
+
     def _ended_before(
         self, repository: Repository, place: Location, context: Context, *, kind: str
     ) -> dict[str, Any] | None:
         """The audit record of a change that an attempt before this one carried to its end.
 
-        It is written before the seal is lifted: a place that is still sealed by its plan is not finished yet.
+        It is written before the seal is lifted: a place that is still sealed by its plan is not finished yet. One from before the
+        plan that was approved is about another plan.
         """
         from airflow_ckpt_provider.change.target import inspect_target
 
@@ -296,7 +317,7 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
         ):
             return None
         seal = inspect_target(place).seal
-        if seal is not None and seal.plan_id == record["plan_id"]:
+        if (seal is not None and seal.plan_id == record["plan_id"]) or self._is_asked_again(record):
             return None
         self.log.info(
             "An attempt before this one carried the %s of %s out at %s (plan %s): nothing is changed. To do it again start a new "

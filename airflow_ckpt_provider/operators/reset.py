@@ -133,7 +133,7 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
                 return self._shown(made)
             repository = repository_for_change(place, checkpoint)
             if done := self._done_before(repository, checkpoint, seal_id, context):
-                return self._carried_out(done, context)
+                return self._carried_out(done, context, before=True)
             shown: dict[str, Any] = {}
 
             def plan(sealed_under: str | None) -> ResetPlan:

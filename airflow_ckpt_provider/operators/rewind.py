@@ -118,7 +118,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
                 return self._shown(self._plan(checkpoint, place, None))
             repository = repository_for_change(place, checkpoint.location)
             if record := self._ended_before(repository, checkpoint.location, context, kind=RewindPlan.kind):
-                return self._carried_out(_of_record(record), context)
+                return self._carried_out(_of_record(record), context, before=True)
             shown: dict[str, Any] = {}
 
             def plan(seal_id: str | None) -> RewindPlan:

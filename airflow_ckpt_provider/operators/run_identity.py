@@ -52,3 +52,20 @@ def has_been_tried(context: Context) -> bool:
     recreated under the same id must not take its namesake's work for its own.
     """
     return "ti" in context and context["ti"].try_number > 1
+
+
+def life_of(context: Context, retries: int | None) -> int:
+    """Return a number that is the same for all attempts of a task until it is cleared: how many there were before that.
+
+    :param retries: the task's own.
+    """
+    return int(getattr(context.get("ti"), "max_tries", None) or 0) - int(retries or 0)
+
+
+def is_first_since_cleared(context: Context, retries: int | None) -> bool:
+    """Whether this is the first attempt after the task was cleared: what an attempt before has carried out was announced then.
+
+    :param retries: the task's own.
+    """
+    life = life_of(context, retries)
+    return life > 0 and bool(context["ti"].try_number == life + 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.operators.run_identity import has_been_tried
+from airflow_ckpt_provider.operators.run_identity import has_been_tried, life_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -38,8 +38,7 @@ class TaskMemory:
     def __init__(self, context: Context, key: str, *, retries: int, carried: dict[str, Any] | None = None) -> None:
         self._store: Any = context.get("task_state_store")
         self._key = key
-        ti: Any = context.get("ti")
-        self.life = int(getattr(ti, "max_tries", None) or 0) - int(retries or 0)
+        self.life = life_of(context, retries)
         kept = self._store.get(key) if self._store is not None else None
         if not (isinstance(kept, dict) and kept.get("life") == self.life):
             kept = None

@@ -100,7 +100,8 @@ class CheckpointUndoOperator(StoppedQueryOperator, CheckpointOperator, Repositor
             )
         self.log.info("%s is what it was before %s %s", outcome.checkpoint, outcome.kind, outcome.plan_id)
         result = outcome.to_json()
-        self._announce(result["checkpoint"], {"kind": "undo", "plan_id": result["plan_id"], "batch_id": None}, context)
+        extra = {"kind": "undo", "plan_id": result["plan_id"], "batch_id": None}
+        self._announce(result["checkpoint"], extra, context, before=outcome.already_done)
         self._link([result["plan_id"]], context)
         self.note(of_undo, result, self.places, texts(self.sink, "sink"))
         return result

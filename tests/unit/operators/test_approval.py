@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
+from airflow_ckpt_provider.assets import CHANGES
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.target import inspect_target
@@ -49,11 +51,17 @@ def place(tmp_path: Path) -> Location:
 def change(place: Location, tmp_path: Path, run: Run) -> Change:
     """Plan or apply a change of a kind."""
 
-    def make(kind: str, **given: Any) -> dict[str, Any]:
+    def make(
+        kind: str, *, try_number: int = 1, max_tries: int = 0, outlet_events: Any = None, **given: Any
+    ) -> dict[str, Any]:
         operator, fields = KINDS[kind]
+        context = run(kind, try_number=try_number)
+        context["ti"].max_tries = max_tries
+        if outlet_events is not None:
+            context["outlet_events"] = outlet_events
         where = "target" if kind == "restore" else "checkpoint"
         fields = {where: str(place), "repository": f"{tmp_path}/backups", "sink": "foreachBatch", **fields, **given}
-        return dict(operator(task_id=kind, name="orders", accept=ACCEPT, **STOPPED, **fields).execute(run(kind)))
+        return dict(operator(task_id=kind, name="orders", accept=ACCEPT, **STOPPED, **fields).execute(context))
 
     return make
 
@@ -158,3 +166,39 @@ def test_an_undo_undoes_the_change_that_its_plan_showed(
     with pytest.raises(AirflowFailException, match=f"was written to since rewind {first}"):
         undo(plan_id=shown["plan"]["of"])
     assert newest(place) == 2
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_new_plan_is_applied_where_both_tasks_were_cleared_and_an_old_one_is_not_applied_twice(
+    kind: str, place: Location, change: Change
+) -> None:
+    first = change(kind)["approval"]
+    done = change(kind, approval=first, mode="apply")["outcome"]
+    plant(place, logs(range(9)))
+    retried = change(kind, approval=first, mode="apply", try_number=2)["outcome"]
+    assert (retried["plan_id"], newest(place)) == (done["plan_id"], 8)
+    second = change(kind)["approval"]
+    again = change(kind, approval=second, mode="apply", try_number=3)["outcome"]
+    assert again["plan_id"] != done["plan_id"]
+    assert newest(place) == {"restore": 4, "rewind": 3, "reset": -1}[kind]
+    assert change(kind, approval=second, mode="apply", try_number=4)["outcome"]["plan_id"] == again["plan_id"]
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize(
+    ("max_tries", "try_number", "events"),
+    [
+        (2, 2, 1),  # a retry: the attempt before was lost before it was a success
+        (3, 2, 0),  # cleared after its first attempt
+        (3, 3, 1),  # a retry after that
+    ],
+)
+def test_a_change_is_announced_once_though_its_task_is_cleared(
+    kind: str, max_tries: int, try_number: int, events: int, change: Change
+) -> None:
+    approval = change(kind)["approval"]
+    change(kind, approval=approval, mode="apply")
+    sent = OutletEventAccessors()
+    again = {"try_number": try_number, "max_tries": max_tries, "retries": 2, "outlet_events": sent}
+    change(kind, approval=approval, mode="apply", **again)
+    assert len(sent[CHANGES].asset_alias_events) == events
