@@ -325,6 +325,30 @@ def sign_of_life(place: Location, attempt: Attempt) -> bytes | None:
         return None
 
 
+def was_changed_since(repository: Repository, checkpoint: Location, since: Clocks, *, but_in: str) -> bool:
+    """Whether an attempt at a checkpoint was done since a moment, or may still be at work. In doubt, it was.
+
+    :param repository: keeps the attempts.
+    :param checkpoint: the checkpoint.
+    :param since: clocks that began at that moment. The clock of another host may differ from ours by a minute.
+    :param but_in: attempts whose ``made_by`` begins with this do not count.
+    """
+    place = attempts_place(repository, checkpoint)
+    moment = datetime.now(UTC) - timedelta(seconds=since.elapsed) - timedelta(minutes=1)
+    for number in sorted(_numbers(place), reverse=True):
+        if _read_attempt(place, number).made_by.startswith(but_in):
+            continue
+        try:
+            end = load_json(place.read_document(f"{number:06d}{_END}"))
+        except FileNotFoundError:
+            return True
+        if _time(str(end.get("at"))) <= moment:
+            return False
+        if end.get("outcome") == "done":
+            return True
+    return False
+
+
 def _read_attempt(place: Location, number: int) -> Attempt:
     try:
         return Attempt.from_json(load_json(place.read_document(f"{number:06d}.json")), number=number)

@@ -11,6 +11,7 @@ from airflow.sdk import DAG, BaseOperator, Param, task
 
 from airflow_ckpt_provider.change.risks import RISKS
 from airflow_ckpt_provider.dag_factory.base import OPTIONAL, DagsOfStreams
+from airflow_ckpt_provider.operators.change_operator import UNCHANGED
 from airflow_ckpt_provider.operators.reset import NewCheckpointOperator
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
@@ -41,16 +42,20 @@ _IS_STOPPED = Param(
 )
 _STATES = "ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})"
 _KEPT = "ti.xcom_pull(task_ids='{}', key='{}')"
-_AFTER = _KEPT.format("start", AFTER_STOP)
-#: Whether somebody says that the stream is stopped: the form, or the task that stops it, unless the stream was started since:
-#: a change that is cleared afterwards finds the stop of before. A start says which stop it came after; no clock is asked.
-_BY_TASK = (
-    f"({_STATES}.get('stop') == 'success' and "
-    f"({_AFTER} is none or ({_AFTER} != '' and {_AFTER} != {_KEPT.format('stop', BEGUN)})))"
+#: Whether the task that stops the stream says that it is stopped. Not if the stream was started since: a change that is cleared
+#: afterwards finds the stop of before. A start says which stop it came after; no clock is asked.
+_BY_TASK = " and ".join(
+    [
+        f"{_STATES}.get('stop') == 'success'",
+        *(
+            f"({after} is none or ({after} != '' and {after} != {_KEPT.format('stop', BEGUN)}))"
+            for after in (_KEPT.format(start, AFTER_STOP) for start in ("start", "start_again"))
+        ),
+    ]
 )
 #: Not when the attempt that changes was started: another run may have changed and started the stream since it was stopped.
 _STOPPED = {
-    "query_is_stopped": f"{{{{ params.query_is_stopped or {_BY_TASK} }}}}",
+    "query_is_stopped": f"{{{{ params.query_is_stopped or ({_BY_TASK}) }}}}",
     "stopped_since": f"{{{{ ({_BY_TASK} and {_KEPT.format('stop', ENDED)}) or '' }}}}",
 }
 #: What the readers of a new checkpoint need at its first start.
@@ -220,7 +225,7 @@ class ManualDags(DagsOfStreams):
             ready = self._ready(trigger_rule="none_failed_min_one_success")
             plan >> _what_next() >> [approve, ready]
             approve >> ready >> self._action("stop") >> undo
-            ready >> undo >> self._action("start", wanted="{{ params.start }}")
+            ready >> undo >> [self._action("start", wanted="{{ params.start }}"), self._start_again("undo")]
 
         return self.dag("undo", make, streams=streams, params=params, doc_md=self.undo.__doc__)
 
@@ -313,7 +318,16 @@ class ManualDags(DagsOfStreams):
         }
 
         def make() -> None:
-            plan = self.task(operator, "plan", stream=_STREAM, mode="plan", **asked)
+            # What somebody has to accept is asked for while the stream still runs.
+            plan = self.task(
+                operator,
+                "plan",
+                stream=_STREAM,
+                mode="plan",
+                accept="{{ params.accept }}",
+                must_be_accepted="{{ params.mode == 'apply' }}",
+                **asked,
+            )
             approve = self._approve(kind, _SHOWN)
             ready = self._ready(trigger_rule="none_failed_min_one_success")
             change = self.task(
@@ -334,7 +348,8 @@ class ManualDags(DagsOfStreams):
             )
             plan >> _what_next() >> [approve, ready]
             approve >> ready >> self._action("stop") >> change
-            ready >> change >> self._action("start", wanted="{{ params.start }}", options=options)
+            start = self._action("start", wanted="{{ params.start }}", options=options)
+            ready >> change >> [start, self._start_again(kind)]
 
         return self.dag(kind, make, streams=streams, params=params, doc_md=getattr(type(self), kind).__doc__)
 
@@ -353,9 +368,18 @@ class ManualDags(DagsOfStreams):
 
         return EmptyOperator(task_id="ready", **settings)
 
-    def _action(self, action: str, **arguments: Any) -> BaseOperator:
+    def _action(self, action: str, task_id: str | None = None, **arguments: Any) -> BaseOperator:
         asked = {"stream": _STREAM, "action": action, "if_absent": "skip", **_once(action)}
-        return self.task(StreamActionOperator, action, **asked, **arguments)
+        return self.task(StreamActionOperator, task_id or action, **asked, **arguments)
+
+    def _start_again(self, kind: str) -> BaseOperator:
+        """The start of a stream that was stopped for a change which was refused, where nothing was changed.
+
+        Not of one that was stopped by hand before the run. The task ``start`` has no chance then, and the run fails by it.
+        """
+        unchanged = _KEPT.format(kind, UNCHANGED)
+        wanted = f"{{{{ params.start and not params.query_is_stopped and {unchanged} == true and {_BY_TASK} }}}}"
+        return self._action("start", "start_again", wanted=wanted, trigger_rule="all_failed")
 
     def _maker(self, action: str, stream: str) -> Callable[[str], BaseOperator]:
         def make(task_id: str) -> BaseOperator:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
 
 from airflow.sdk import BaseOperator
 
+from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, QueryNotStoppedError, RefusedError
 from airflow_ckpt_provider.links.page import CheckpointsPageLink, page_of
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, text, words
 from airflow_ckpt_provider.operators.masking import MaskingOperator
+from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import deprecated
 from airflow_ckpt_provider.operators.run_identity import (
     has_been_tried,
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.storage.location import Location
 
 PLAN, APPLY = "plan", "apply"
+#: XCom of a task that was refused: whether nothing is changed, so that the query can be started again.
+UNCHANGED = "unchanged"
 
 
 class ShownPlan(Protocol):
@@ -140,6 +145,44 @@ class StoppedQueryOperator(MaskingOperator):
         self.quiet_for = quiet_for
         self.wait_at_most = wait_at_most
 
+    @contextmanager
+    def _refusals(
+        self, context: Context, place: Callable[[], Location], repository: Callable[[], Repository | None]
+    ) -> Iterator[None]:
+        """As :func:`~.refusals.no_retry_when_refused`; whether the query can be started again is left as XCom.
+
+        Not where the query may run: two queries would write to one checkpoint.
+
+        :param place: opens the checkpoint that is changed.
+        :param repository: opens the repository that keeps changes; ``None``: it lies beside the checkpoint.
+        """
+        with no_retry_when_refused():
+            try:
+                yield
+            except (QueryNotStoppedError, ChangeRunningError):
+                raise
+            except RefusedError:
+                if "ti" in context:
+                    context["ti"].xcom_push(UNCHANGED, self._is_as_it_was_stopped(context, place, repository))
+                raise
+
+    def _is_as_it_was_stopped(
+        self, context: Context, place: Callable[[], Location], repository: Callable[[], Repository | None]
+    ) -> bool:
+        """Whether no change is half-way, and no other run has changed the checkpoint since; ``False`` where that is not known."""
+        from airflow_ckpt_provider.backup.repository import Repository
+        from airflow_ckpt_provider.change.fence import was_changed_since
+        from airflow_ckpt_provider.change.set_aside import default_repository
+        from airflow_ckpt_provider.change.target import inspect_target
+
+        with suppress(CkptError):
+            there = inspect_target(place())
+            kept = repository() or Repository.open_if_there(default_repository(there.location))
+            since = since_said(context, text(self.stopped_since))
+            changed = kept and was_changed_since(kept, there.location, since, but_in=run_of(context))
+            return there.seal is None and not changed
+        return False
+
     def _announce(self, checkpoint: str, extra: Mapping[str, Any], context: Context, *, before: bool = False) -> None:
         """Send the event of the checkpoint that was changed.
 
@@ -192,6 +235,8 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
 
     :param accept: words of the risks that you accept, as the plan prints them, such as ``["sink_duplicates"]``: a list, or text
         with commas between them. (templated)
+    :param must_be_accepted: with ``mode="plan"``: fail where somebody has to accept a risk of the plan and ``accept`` does not
+        have it, so that it is known before the query is stopped. (templated)
     :param approval: what was approved: ``approval`` of the result of the task that planned (``plan.output["approval"]``), also
         as JSON. Apply is refused if it would change another place, use another backup, batch or sink, or have another risk. Give
         it where the query runs until it is stopped after the approval: ``fingerprint`` changes with each batch. ``None``: not
@@ -202,6 +247,7 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
         *PlannedOperator.template_fields,
         *StoppedQueryOperator.template_fields,
         "accept",
+        "must_be_accepted",
         "approval",
         "old_accept",
     )
@@ -212,6 +258,7 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
         self,
         *,
         accept: Sequence[str] | str | None = None,
+        must_be_accepted: bool | str = False,
         approval: Mapping[str, Any] | str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -222,6 +269,7 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
             deprecated(name, instead=f"accept={list(OLD_FLAGS[name])}")
         super().__init__(**kwargs)
         self.accept = accept
+        self.must_be_accepted = must_be_accepted
         self.approval = approval
         self.old_accept = old_accept
         #: Of the attempt that carries a change out.
@@ -244,7 +292,7 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
         return tuple(dict.fromkeys(found))
 
     def _shown(self, plan: ShownPlan, change: Plan | None = None) -> dict[str, Any]:
-        """Show a plan in the log, and see that it is the one that was approved; return what the task says of it.
+        """Show a plan in the log, see that it is the one that was approved, or that it can be; return what the task says of it.
 
         :param change: the plan of the change, where the one that is shown has more around it.
         """
@@ -252,6 +300,8 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
         result = self._noted({**super()._shown(plan), "approval": change.approval(repository)})
         if result["mode"] == APPLY:
             change.check_approval(mapping(self.approval, "approval"), repository)
+        elif flag(self.must_be_accepted, "must_be_accepted") and not (change.already_done or change.continued):
+            change.check_accepted(self._accepted())
         return result
 
     def _noted(self, result: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppedQueryOperator
 from airflow_ckpt_provider.operators.fields import one_of, text, texts
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, RepositoryOperator
-from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.operators.sink_operator import RollBackOperator
 
@@ -77,7 +76,7 @@ class CheckpointUndoOperator(StoppedQueryOperator, CheckpointOperator, Repositor
         from airflow_ckpt_provider.recovery.kept_changes import repository_of_change
         from airflow_ckpt_provider.recovery.undo import undo, undoing
 
-        with no_retry_when_refused():
+        with self._refusals(context, self._checkpoint_place, self._given_repository):
             mode = one_of(self.mode, "mode", (PLAN, APPLY))
             checkpoint, plan_id = self._checkpoint_place(), text(self.plan_id)
             repository = self._given_repository() or repository_of_change(checkpoint, plan_id)

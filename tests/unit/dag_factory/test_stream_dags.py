@@ -273,6 +273,7 @@ class TaskInstance:
     [
         ({"stop": "success"}, {("stop", BEGUN): "a"}, "True"),
         ({"stop": "success"}, {("stop", BEGUN): "a", ("start", AFTER_STOP): "a"}, "False"),
+        ({"stop": "success"}, {("stop", BEGUN): "a", ("start_again", AFTER_STOP): "a"}, "False"),
         ({"stop": "success"}, {("stop", BEGUN): "b", ("start", AFTER_STOP): "a"}, "True"),
         ({"stop": "success"}, {("start", AFTER_STOP): ""}, "False"),  # another operator in the place of ours stops it
         ({"stop": "success"}, {}, "True"),
@@ -304,6 +305,37 @@ def test_what_is_applied_is_what_the_plan_showed(kind: str, dags: dict[str, DAG]
         assert json.loads(change.render_template(change.approval, context)) == shown["approval"]
     assert change.render_template(dags[f"ckpt_{kind}"].get_task("approve").body, context) == "### Undo"
     assert dags[f"ckpt_{kind}"].get_task("plan").mode == "plan"
+
+
+@pytest.mark.parametrize("kind", ["restore", "rewind", "reset", "undo"])
+@pytest.mark.parametrize(
+    ("form", "states", "kept", "wanted"),
+    [
+        ({}, {"stop": "success"}, {"unchanged": True}, "True"),
+        ({}, {"stop": "success"}, {"unchanged": False}, "False"),
+        ({}, {"stop": "success"}, {}, "False"),  # it failed otherwise, or was not begun
+        ({}, {"stop": "failed"}, {"unchanged": True}, "False"),
+        ({"start": False}, {"stop": "success"}, {"unchanged": True}, "False"),
+        ({"query_is_stopped": True}, {"stop": "success"}, {"unchanged": True}, "False"),  # by hand, before the run
+    ],
+)
+def test_a_stream_is_started_again_where_its_change_was_refused(
+    kind: str, form: dict[str, Any], states: dict[str, str], kept: dict[str, Any], wanted: str, dags: dict[str, DAG]
+) -> None:
+    again = dags[f"ckpt_{kind}"].get_task("start_again")
+    assert (again.trigger_rule, again.upstream_task_ids, again.retries) == ("all_failed", {kind}, 0)
+    xcoms = {("stop", BEGUN): "a", **{(kind, key): value for key, value in kept.items()}}
+    context: Any = {"ti": TaskInstance(states, xcoms), "params": {"start": True, "query_is_stopped": False, **form}}
+    assert again.render_template(again.wanted, context) == wanted
+
+
+@pytest.mark.parametrize("kind", ["restore", "rewind", "reset"])
+def test_what_must_be_accepted_is_asked_for_before_the_stream_is_stopped(kind: str, dags: dict[str, DAG]) -> None:
+    plan = dags[f"ckpt_{kind}"].get_task("plan")
+    for mode, asked in (("plan", "False"), ("apply", "True")):
+        context: Any = {"params": {"mode": mode, "accept": ["sink_unknown"]}}
+        assert plan.render_template(plan.must_be_accepted, context) == asked
+        assert plan.render_template(plan.accept, context) == "['sink_unknown']"
 
 
 @pytest.mark.parametrize("kind", ["restore", "rewind", "reset", "undo"])
