@@ -111,6 +111,7 @@ with DAG(
         backup_id="{{ ti.xcom_pull(task_ids='plan')['plan']['backup_id'] }}",
         batch="{{ ti.xcom_pull(task_ids='plan')['plan']['batch_id'] }}",
         fingerprint="{{ ti.xcom_pull(task_ids='plan')['plan']['fingerprint'] }}",
+        approval="{{ ti.xcom_pull(task_ids='plan')['approval'] | tojson }}",
         target="{{ params.target }}",
         target_conn_id="{{ params.target_conn_id }}",
         replace="{{ params.replace }}",

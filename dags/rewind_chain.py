@@ -122,6 +122,7 @@ with DAG(
         mode="apply",
         **ASKED,
         batches="{{ ti.xcom_pull(task_ids='plan')['plan']['batches'] }}",
+        approval="{{ ti.xcom_pull(task_ids='plan')['approval'] | tojson }}",
         stop_running=True,
         query_is_stopped="{{ params.query_is_stopped }}",
         accept="{{ params.accept or '' }}",

@@ -165,6 +165,7 @@ with DAG(
         task_id="rewind",
         mode="apply",
         **{**ASKED, "to": "to_batch", "value": "{{ ti.xcom_pull(task_ids='plan')['plan']['batch_id'] }}"},
+        approval="{{ ti.xcom_pull(task_ids='plan')['approval'] | tojson }}",
         stop_running=True,
         query_is_stopped="{{ params.query_is_stopped }}",
         accept="{{ params.accept or '' }}",

@@ -184,7 +184,7 @@ class Fence:
             return None
         return newest if newest and newest.number > self.attempt.number else None
 
-    def done_since(self, since: Clocks) -> Attempt | None:
+    def done_since(self, since: Clocks, *, but_in: str = "") -> Attempt | None:
         """The newest attempt before this one that has changed, or may have changed, the checkpoint since a moment.
 
         One that has ended without a request that writes has changed nothing, so the one before it counts. One that has not ended
@@ -194,6 +194,7 @@ class Fence:
         and an attempt within that second is one that was done since.
 
         :param since: clocks that began at that moment.
+        :param but_in: attempts whose ``made_by`` begins with this do not count; empty: all count.
         """
         files = {file.path: file for file in self._place.list().files}
         for number in sorted((n for n in _numbers_in(files) if n < self.attempt.number), reverse=True):
@@ -205,7 +206,7 @@ class Fence:
             if not self._is_after(last, document, other, files.get(f"{self.attempt.number:06d}.json"), since):
                 if end or alive:
                     return None  # it had waited for all those before it
-            elif end is None or document.get("outcome") == "done" or document.get("wrote") is not False:
+            elif _may_have_changed(end, document) and not (but_in and other.made_by.startswith(but_in)):
                 return other
         return None
 
@@ -341,6 +342,39 @@ def _read(place: Location, path: str) -> Mapping[str, Any]:
     except (ValueError, FileNotFoundError):
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def _may_have_changed(end: StoredFile | None, document: Mapping[str, Any]) -> bool:
+    """Whether an attempt has changed something, or may have.
+
+    :param end: the note of its end, if there is one.
+    :param document: what that note says.
+    """
+    return end is None or document.get("outcome") == "done" or document.get("wrote") is not False
+
+
+def was_changed_since(repository: Repository, checkpoint: Location, since: Clocks, *, but_in: str) -> bool:
+    """Whether an attempt at a checkpoint was done since a moment, or may still be at work. In doubt, it was.
+
+    :param repository: keeps the attempts.
+    :param checkpoint: the checkpoint.
+    :param since: clocks that began at that moment. The clock of another host may differ from ours by a minute.
+    :param but_in: attempts whose ``made_by`` begins with this do not count.
+    """
+    place = attempts_place(repository, checkpoint)
+    files = {file.path: file for file in place.list().files}
+    moment = datetime.now(UTC) - timedelta(seconds=since.elapsed) - timedelta(minutes=1)
+    for number in sorted(_numbers_in(files), reverse=True):
+        if _read_attempt(place, number).made_by.startswith(but_in):
+            continue
+        end = files.get(f"{number:06d}{_END}")
+        document = _read(place, end.path) if end else {}
+        at = _time(document.get("at"))
+        if at is not None and at <= moment:
+            return False
+        if _may_have_changed(end, document):
+            return True
+    return False
 
 
 def _read_attempt(place: Location, number: int) -> Attempt:

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -203,6 +204,60 @@ class Plan:
         :raises StorageError: it is not.
         """
         raise NotImplementedError
+
+    @property
+    def subject(self) -> dict[str, Any]:
+        """What the plan is about, as plain JSON: as much of what is approved as stays the same while the query runs."""
+        return {"checkpoint": self.checkpoint}
+
+    @property
+    def newest_batch(self) -> int:
+        """The newest batch that the query has logged; it grows while the query runs. -1: none, or the plan does not say."""
+        return -1
+
+    def approval(self, repository: str) -> dict[str, Any]:
+        """What somebody approves who approves this plan, as plain JSON, for :meth:`check_approval`.
+
+        :param repository: URI of the repository that keeps the plan; empty: that of each stream.
+        """
+        return {
+            "plan_id": self.plan_id,
+            "at": datetime.now(UTC).isoformat(),
+            "subject": {**self.subject, "repository": repository},
+            "risks": [risk.word for risk in self.risks],
+            "newest_batch": self.newest_batch,
+            "already_done": self.already_done,
+        }
+
+    def check_approval(self, approved: Mapping[str, Any], repository: str) -> None:
+        """See that the plan does what was approved; the query may have run on since.
+
+        :param approved: what :meth:`approval` returned of the plan that was shown; empty: not compared.
+        :param repository: as for :meth:`approval`.
+        :raises RefusedError: it does something else, or has a risk that the other one did not show.
+        """
+        if not approved:
+            return
+        now, before = self.approval(repository)["subject"], approved.get("subject")
+        before = before if isinstance(before, Mapping) else {}
+        found = [
+            f"{key} was {before.get(key)!r} and is {value!r}" for key, value in now.items() if before.get(key) != value
+        ]
+        if not (self.already_done or self.continued):
+            shown = approved.get("risks") or ()
+            found += [
+                f"its risk {risk.word} was not shown ({risk.why})" for risk in self.risks if risk.word not in shown
+            ]
+            if approved.get("already_done"):
+                found.append("there was nothing to do, and now there is")
+            if self.newest_batch < (reached := int(approved.get("newest_batch", -1))):
+                found.append(f"its newest batch was {reached} and is {self.newest_batch}: somebody else has changed it")
+        if found:
+            raise RefusedError(
+                f"the {self.kind} of {self.checkpoint} is not what plan {approved.get('plan_id')} showed, which was approved: "
+                f"{'; '.join(found)}; nothing was changed",
+                hint="make a new plan, have it approved, and apply that",
+            )
 
     def check_accepted(self, accept: Collection[str]) -> None:
         """See that every risk was accepted.

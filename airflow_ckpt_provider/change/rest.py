@@ -93,6 +93,7 @@ class RestRule:
     :param said_by: the person who says it; default: the proof says "the caller".
     :param said: since when. A change that was carried out since makes the word void, see :meth:`check_word`; ``None``: that is
         not checked.
+    :param said_in: the run that says it, as ``made_by`` of its attempts begins: its own changes do not make the word void.
     :param probes: the probes that are asked.
     :param quiet_for: seconds between the two inspections that follow the statement of a probe or a person.
     :param wait_at_most: seconds that silence, or a query that is being stopped, is waited for.
@@ -106,6 +107,7 @@ class RestRule:
     query_is_stopped: bool = False
     said_by: str = ""
     said: Clocks | None = None
+    said_in: str = ""
     probes: tuple[StopProbe, ...] = ()
     quiet_for: float = 5.0
     wait_at_most: float = 600.0
@@ -129,16 +131,21 @@ class RestRule:
         :param fence: of the attempt that relies on the word.
         :param stopping: it is going to seal the checkpoint to stop its query. Then this is checked even if nobody said that the
             query is stopped: the query that was to be stopped is the one of before the other change.
-        :raises RefusedError: there was such a change.
+        :raises QueryNotStoppedError: there was such a change.
         """
         if self.said is None or not (self.query_is_stopped or stopping):
             return
-        other = fence.done_since(self.said)
+        other = fence.done_since(self.said, but_in=self.said_in)
         if other is not None:
-            raise RefusedError(
-                f"{other.words} took over: it has, or may have, changed the checkpoint since this command was started, "
-                f"{self.said.elapsed:.0f} s ago; what was said of the query then is void; nothing was changed by this attempt",
-                hint="see whether the query was started since; if it is stopped, run the same command again",
+            ago = f"{self.said.elapsed:.0f} s ago"
+            since = f"{self.said_by or 'the caller'} said, {ago}, that the query is stopped"
+            if not self.query_is_stopped:
+                since = f"this command was started, {ago}, and the query was started again since"
+            raise QueryNotStoppedError(
+                f"{other.words} took over: it has, or may have, changed the checkpoint since {since}; nothing was changed by "
+                "this attempt",
+                hint="see whether the query was started since. If it is stopped, say so again: run the same command again, or in "
+                "Airflow clear the task that stops it, with those after it",
             )
 
 

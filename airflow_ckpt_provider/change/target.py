@@ -44,7 +44,12 @@ class Target:
     @property
     def newest_offsets(self) -> int:
         """Highest number in ``offsets/``, a seal included; -1 without any."""
-        return max((b for b in map(batch_id_of, self.files.files(OFFSETS)) if b is not None), default=-1)
+        return _highest(self.files)
+
+    @property
+    def newest_batch(self) -> int:
+        """Highest number in ``offsets/``, a seal left out; -1 without any."""
+        return _highest(self.visible)
 
     @property
     def fingerprint(self) -> str:
@@ -53,6 +58,10 @@ class Target:
         for file in self.visible.values():
             lines.update(f"{file.path} {file.size} {file.identity}\n".encode())
         return lines.hexdigest()[:16]
+
+
+def _highest(files: FileSet) -> int:
+    return max((b for b in map(batch_id_of, files.files(OFFSETS)) if b is not None), default=-1)
 
 
 def inspect_target(location: Location) -> Target:

@@ -19,6 +19,7 @@ from airflow_ckpt_provider.change.plan import (
     check_paths,
     listed_files,
     literal_writes,
+    plan_page,
     undo_of,
     undone_by,
 )
@@ -117,6 +118,11 @@ class UndoPlan(Plan):
         )
 
     @property
+    def subject(self) -> dict[str, Any]:
+        """What the plan is about: the change that is undone."""
+        return {**super(UndoPlan, self).subject, "of": self.undone}
+
+    @property
     def plan_fingerprint(self) -> str:
         """Changes with the checkpoint and with what is put back."""
         return fingerprint_of(f"{self.plan_id} {self.checkpoint} {self.fingerprint} {sorted(self.kept)}")
@@ -166,6 +172,19 @@ class UndoPlan(Plan):
             "fingerprint": self.plan_fingerprint,
             "already_done": self.already_done,
         }
+
+    def to_markdown(self) -> str:
+        """The plan for people: the log, a form."""
+        made, batch = self.record or {}, self.of.get("batch_id")
+        state = "half-way" if self.half_way else "carried out"
+        rows = [
+            ("checkpoint", f"`{self.checkpoint}`"),
+            ("undoes", f"{self.of['kind']} `{self.undone}`" + ("" if batch is None else f", batch {batch}")),
+            ("which was", "undone before: nothing is left to do" if self.already_done else state),
+            *((key.replace("_", " "), f"{made[key]}") for key in ("at", "made_by", "reason") if made.get(key)),
+            ("puts back", f"{len(self.kept)} files"),
+        ]
+        return plan_page("Undo", self.plan_id, rows, self.reasons, steps=self.steps)
 
 
 def plan_to_undo(place: Location, repository: Repository, plan_id: str | None) -> dict[str, Any]:

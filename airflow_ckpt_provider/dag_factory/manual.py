@@ -11,10 +11,11 @@ from airflow.sdk import DAG, BaseOperator, Param, task
 
 from airflow_ckpt_provider.change.risks import RISKS
 from airflow_ckpt_provider.dag_factory.base import OPTIONAL, DagsOfStreams
+from airflow_ckpt_provider.operators.change_operator import UNCHANGED
 from airflow_ckpt_provider.operators.reset import NewCheckpointOperator
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
-from airflow_ckpt_provider.operators.stream_action import AFTER_STOP, BEGUN, StreamActionOperator
+from airflow_ckpt_provider.operators.stream_action import AFTER_STOP, BEGUN, ENDED, StreamActionOperator
 from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
 from airflow_ckpt_provider.operators.upgrade_modes import SAVEPOINT
 from airflow_ckpt_provider.streams.stream import Stream
@@ -22,6 +23,7 @@ from airflow_ckpt_provider.task_groups.safe_upgrade import safe_upgrade
 
 _STREAM = "{{ params.stream }}"
 _PLAN = "ti.xcom_pull(task_ids='plan')['plan']"
+_SHOWN = "{{ ti.xcom_pull(task_ids='plan')['markdown'] }}"
 _MODE = Param("plan", type="string", enum=["plan", "apply"], title="Mode", description="plan changes nothing")
 _REASON = Param(None, type=OPTIONAL, title="Reason", description="kept in the audit record of the repository")
 _ACCEPT = Param(
@@ -32,7 +34,7 @@ _ACCEPT = Param(
     title="Accepted risks",
     description="the words that the plan prints",
 )
-_STOPPED = Param(
+_IS_STOPPED = Param(
     False,
     type="boolean",
     title="The stream is stopped",
@@ -40,13 +42,22 @@ _STOPPED = Param(
 )
 _STATES = "ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})"
 _KEPT = "ti.xcom_pull(task_ids='{}', key='{}')"
-_AFTER = _KEPT.format("start", AFTER_STOP)
-#: Whether somebody says that the stream is stopped: the form, or the task that stops it, unless the stream was started since:
-#: a change that is cleared afterwards finds the stop of before. A start says which stop it came after; no clock is asked.
-_STOPPED_BY = (
-    f"{{{{ params.query_is_stopped or ({_STATES}.get('stop') == 'success' and "
-    f"({_AFTER} is none or ({_AFTER} != '' and {_AFTER} != {_KEPT.format('stop', BEGUN)}))) }}}}"
+#: Whether the task that stops the stream says that it is stopped. Not if the stream was started since: a change that is cleared
+#: afterwards finds the stop of before. A start says which stop it came after; no clock is asked.
+_BY_TASK = " and ".join(
+    [
+        f"{_STATES}.get('stop') == 'success'",
+        *(
+            f"({after} is none or ({after} != '' and {after} != {_KEPT.format('stop', BEGUN)}))"
+            for after in (_KEPT.format(start, AFTER_STOP) for start in ("start", "start_again"))
+        ),
+    ]
 )
+#: Not when the attempt that changes was started: another run may have changed and started the stream since it was stopped.
+_STOPPED = {
+    "query_is_stopped": f"{{{{ params.query_is_stopped or ({_BY_TASK}) }}}}",
+    "stopped_since": f"{{{{ ({_BY_TASK} and {_KEPT.format('stop', ENDED)}) or '' }}}}",
+}
 #: What the readers of a new checkpoint need at its first start.
 _OUTCOME = "(ti.xcom_pull(task_ids='reset', key='outcome') or {})"
 _OPTIONS = f"{{{{ {{'options': {_OUTCOME}.get('options'), 'conf': {_OUTCOME}.get('conf')}} | tojson }}}}"
@@ -95,8 +106,6 @@ class ManualDags(DagsOfStreams):
             "backup_id": f"{{{{ {_PLAN}['backup_id'] }}}}",
             "batch": f"{{{{ {_PLAN}['batch_id'] }}}}",
             "replace": "{{ params.replace }}",
-            # A rewind and a reset have none: their stream continues until it is stopped, after the approval.
-            "fingerprint": f"{{{{ {_PLAN}['fingerprint'] }}}}",
         }
         return self._planned(
             "restore",
@@ -188,34 +197,35 @@ class ManualDags(DagsOfStreams):
         )
 
     def undo(self, streams: Sequence[Stream]) -> DAG:
-        """Undo the last change."""
+        """Undo the last change, or another one."""
         params = {
             "stream": self.choice(streams),
             "plan_id": Param(None, type=OPTIONAL, title="Plan", description="empty: a change that is half-way, else the newest"),
             "approval": _ASK,
-            "query_is_stopped": _STOPPED,
+            "query_is_stopped": _IS_STOPPED,
             "start": _START,
             "reason": _REASON,
         }  # fmt: skip
 
         def make() -> None:
+            plan = self.task(
+                CheckpointUndoOperator, "plan", stream=_STREAM, mode="plan", plan_id="{{ params.plan_id }}"
+            )
             undo = self.task(
                 CheckpointUndoOperator,
                 "undo",
                 stream=_STREAM,
-                plan_id="{{ params.plan_id }}",
+                # The change that the plan found, not the newest one of a later moment.
+                plan_id=f"{{{{ {_PLAN}['of'] }}}}",
                 reason="{{ params.reason }}",
-                query_is_stopped=_STOPPED_BY,
+                **_STOPPED,
                 trigger_rule="none_failed_min_one_success",
             )
-            approve = self._approve(
-                "undo",
-                "The stream is stopped, and {{ params.plan_id or 'its last change' }} is undone.",
-            )
+            approve = self._approve("undo", _SHOWN)
             ready = self._ready(trigger_rule="none_failed_min_one_success")
-            _what_next() >> [approve, ready]
+            plan >> _what_next() >> [approve, ready]
             approve >> ready >> self._action("stop") >> undo
-            ready >> undo >> self._action("start", wanted="{{ params.start }}")
+            ready >> undo >> [self._action("start", wanted="{{ params.start }}"), self._start_again("undo")]
 
         return self.dag("undo", make, streams=streams, params=params, doc_md=self.undo.__doc__)
 
@@ -302,14 +312,23 @@ class ManualDags(DagsOfStreams):
             **fields,
             "accept": _ACCEPT,
             "approval": _ASK,
-            "query_is_stopped": _STOPPED,
+            "query_is_stopped": _IS_STOPPED,
             "start": start,
             "reason": _REASON,
         }
 
         def make() -> None:
-            plan = self.task(operator, "plan", stream=_STREAM, mode="plan", **asked)
-            approve = self._approve(kind, "{{ ti.xcom_pull(task_ids='plan')['markdown'] }}")
+            # What somebody has to accept is asked for while the stream still runs.
+            plan = self.task(
+                operator,
+                "plan",
+                stream=_STREAM,
+                mode="plan",
+                accept="{{ params.accept }}",
+                must_be_accepted="{{ params.mode == 'apply' }}",
+                **asked,
+            )
+            approve = self._approve(kind, _SHOWN)
             ready = self._ready(trigger_rule="none_failed_min_one_success")
             change = self.task(
                 operator,
@@ -317,9 +336,11 @@ class ManualDags(DagsOfStreams):
                 stream=_STREAM,
                 mode="apply",
                 accept="{{ params.accept }}",
+                # Not the fingerprint: the stream continues until it is stopped, after the approval.
+                approval="{{ ti.xcom_pull(task_ids='plan')['approval'] | tojson }}",
                 reason="{{ params.reason }}",
                 stop_running=True,
-                query_is_stopped=_STOPPED_BY,
+                **_STOPPED,
                 retries=3,
                 retry_delay=timedelta(seconds=30),
                 trigger_rule="none_failed_min_one_success",
@@ -327,7 +348,8 @@ class ManualDags(DagsOfStreams):
             )
             plan >> _what_next() >> [approve, ready]
             approve >> ready >> self._action("stop") >> change
-            ready >> change >> self._action("start", wanted="{{ params.start }}", options=options)
+            start = self._action("start", wanted="{{ params.start }}", options=options)
+            ready >> change >> [start, self._start_again(kind)]
 
         return self.dag(kind, make, streams=streams, params=params, doc_md=getattr(type(self), kind).__doc__)
 
@@ -346,9 +368,18 @@ class ManualDags(DagsOfStreams):
 
         return EmptyOperator(task_id="ready", **settings)
 
-    def _action(self, action: str, **arguments: Any) -> BaseOperator:
+    def _action(self, action: str, task_id: str | None = None, **arguments: Any) -> BaseOperator:
         asked = {"stream": _STREAM, "action": action, "if_absent": "skip", **_once(action)}
-        return self.task(StreamActionOperator, action, **asked, **arguments)
+        return self.task(StreamActionOperator, task_id or action, **asked, **arguments)
+
+    def _start_again(self, kind: str) -> BaseOperator:
+        """The start of a stream that was stopped for a change which was refused, where nothing was changed.
+
+        Not of one that was stopped by hand before the run. The task ``start`` has no chance then, and the run fails by it.
+        """
+        unchanged = _KEPT.format(kind, UNCHANGED)
+        wanted = f"{{{{ params.start and not params.query_is_stopped and {unchanged} == true and {_BY_TASK} }}}}"
+        return self._action("start", "start_again", wanted=wanted, trigger_rule="all_failed")
 
     def _maker(self, action: str, stream: str) -> Callable[[str], BaseOperator]:
         def make(task_id: str) -> BaseOperator:

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.backup.repository import Repository
@@ -34,6 +35,7 @@ from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.keys import read_key
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.signatures import Signing
+from airflow_ckpt_provider.units import parse_time
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,6 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         opened, place = Repository.open(replace(repository.open(), signing=signing)), target.open()
         said = since_submitted(dict(spark.sparkContext.getConf().getAll()), began) if argv is None else began
+        if args.stopped_since:
+            passed = (datetime.now(UTC) - parse_time(args.stopped_since)).total_seconds()
+            said = Clocks(passed=max(said.elapsed, passed))
         probes = probes_of(place, progress_log=lines or None, spark_rest=args.spark_api)
         restored(opened, place, writes, args, said=said, probes=probes)
     except StorageError as e:
@@ -127,6 +132,8 @@ def restored(
                 query_is_stopped=args.query_is_stopped,
                 said_by=args.made_by,
                 said=said,
+                # A task of Airflow is `<dag_id>/<run_id>/<task_id>/<map_index>`; its own run knows what it has changed.
+                said_in=f"{args.made_by.rsplit('/', 2)[0]}/" if args.made_by.count("/") >= 3 else "",
                 probes=probes,
                 quiet_for=args.quiet_for,
                 wait_at_most=args.wait_at_most,
@@ -163,6 +170,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--accept", action="append", default=[], metavar="WORD", help="a risk that the plan names; repeatable")
     add("--fingerprint", metavar="TEXT", help="of the plan that was approved; another one is refused")
     add("--query-is-stopped", action="store_true", help="the query is stopped: without it silence is waited for")
+    add(
+        "--stopped-since",
+        metavar="TIME",
+        help="since when, in ISO 8601 (default: since this application was submitted)",
+    )
     add("--progress-log", metavar="URI", help="progress lines of the query's driver: they show that it has ended")
     add("--spark-api", metavar="URL", help="the query's application in Spark's REST interface: shows that it has ended")
     add("--quiet-for", type=float, default=5.0, metavar="SECONDS", help="of silence that confirm it (default: 5)")

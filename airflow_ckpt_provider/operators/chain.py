@@ -266,11 +266,13 @@ class JointOperator(ChangeOperator, ChainOperator):
     def _done_before(self, streams: Sequence[ChainStream], context: Context, kind: str) -> dict[str, Any] | None:
         """What the attempt before this one returned that has carried it out."""
         done = carried_out_by(streams, made_by(context), kind=kind) if has_been_tried(context) else None
-        if done is None:
+        if done is None or self._is_asked_again(done):
             return None
         self.log.info("An attempt before this one carried chain %s out: nothing is changed.", done["plan_id"])
         outcome = {"plan_id": done["plan_id"], "streams": [], "seconds": 0.0, "already_done": True}
-        return self._carried_out({"mode": APPLY, "plan": done["plan"], "markdown": "", "outcome": outcome}, context)
+        return self._carried_out(
+            {"mode": APPLY, "plan": done["plan"], "markdown": "", "outcome": outcome}, context, before=True
+        )
 
 
 class ChainRestoreOperator(JointOperator):
@@ -490,7 +492,8 @@ class ChainUndoOperator(StoppedQueryOperator, ChainOperator):
         result, sinks = outcome.to_json(), {each.name: [sink.name for sink in each.sinks] for each in streams}
         self.note(of_chain_undo, result, self.places, sinks)
         for each in result["streams"]:
-            self._announce(each["checkpoint"], {"kind": "undo", "plan_id": outcome.plan_id, "batch_id": None}, context)
+            extra = {"kind": "undo", "plan_id": outcome.plan_id, "batch_id": None}
+            self._announce(each["checkpoint"], extra, context, before=bool(each.get("already_done")))
         return result
 
 

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
 
+from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, QueryNotStoppedError, RefusedError
 from airflow_ckpt_provider.links.page import CheckpointsPageLink, page_of
-from airflow_ckpt_provider.operators.fields import flag, one_of, text, words
+from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, text, words
 from airflow_ckpt_provider.operators.masking import MaskingOperator
+from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import deprecated
 from airflow_ckpt_provider.operators.rendering import TextOperator
-from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by, since_start
+from airflow_ckpt_provider.operators.run_identity import (
+    has_been_tried,
+    is_first_since_cleared,
+    made_by,
+    run_of,
+    since_said,
+)
+from airflow_ckpt_provider.units import parse_time
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_ckpt_provider.backup.repository import Repository
+    from airflow_ckpt_provider.change.plan import Plan
     from airflow_ckpt_provider.change.rest import RestRule
     from airflow_ckpt_provider.storage.location import Location
 
 PLAN, APPLY = "plan", "apply"
+#: XCom of a task that was refused: whether nothing is changed, so that the query can be started again.
+UNCHANGED = "unchanged"
 
 
 class ShownPlan(Protocol):
@@ -85,6 +98,9 @@ class StoppedQueryOperator(MaskingOperator):
     alias :data:`~airflow_ckpt_provider.assets.CHANGES`; give ``outlets`` to have your own assets announced instead.
 
     :param query_is_stopped: you say that the query is stopped; the audit record names the run. (templated)
+    :param stopped_since: when it was stopped, in ISO 8601 with a zone; :class:`~.stream_action.StreamActionOperator` leaves it as
+        XCom ``ended``. If another run has changed the checkpoint since, the statement is void. ``None``: when the run was
+        started. (templated)
     :param progress_log: URI of the JSON lines that :class:`~airflow_ckpt_provider.spark.progress_lines.ProgressLines` writes in
         the query's driver: a probe that reports the end of the query. (templated)
     :param progress_log_conn_id: Airflow connection to reach them; ``None``: the environment's own credentials. (templated)
@@ -95,13 +111,20 @@ class StoppedQueryOperator(MaskingOperator):
     :param wait_at_most: seconds to wait for silence, or for a query that is being stopped.
     """
 
-    template_fields: Sequence[str] = ("query_is_stopped", "progress_log", "progress_log_conn_id", "spark_api_url")
+    template_fields: Sequence[str] = (
+        "query_is_stopped",
+        "stopped_since",
+        "progress_log",
+        "progress_log_conn_id",
+        "spark_api_url",
+    )
     operator_extra_links = (CheckpointsPageLink(),)
 
     def __init__(
         self,
         *,
         query_is_stopped: bool | str = False,
+        stopped_since: str | None = None,
         progress_log: str | None = None,
         progress_log_conn_id: str | None = None,
         spark_api_url: str | None = None,
@@ -114,14 +137,58 @@ class StoppedQueryOperator(MaskingOperator):
         kwargs["outlets"] = kwargs.get("outlets") or [CHANGES]
         super().__init__(**kwargs)
         self.query_is_stopped = query_is_stopped
+        self.stopped_since = stopped_since
         self.progress_log = progress_log
         self.progress_log_conn_id = progress_log_conn_id
         self.spark_api_url = spark_api_url
         self.quiet_for = quiet_for
         self.wait_at_most = wait_at_most
 
-    def _announce(self, checkpoint: str, extra: Mapping[str, Any], context: Context) -> None:
-        """Send the event of the checkpoint that was changed."""
+    @contextmanager
+    def _refusals(
+        self, context: Context, place: Callable[[], Location], repository: Callable[[], Repository | None]
+    ) -> Iterator[None]:
+        """As :func:`~.refusals.no_retry_when_refused`; whether the query can be started again is left as XCom.
+
+        Not where the query may run: two queries would write to one checkpoint.
+
+        :param place: opens the checkpoint that is changed.
+        :param repository: opens the repository that keeps changes; ``None``: it lies beside the checkpoint.
+        """
+        with no_retry_when_refused():
+            try:
+                yield
+            except (QueryNotStoppedError, ChangeRunningError):
+                raise
+            except RefusedError:
+                if "ti" in context:
+                    context["ti"].xcom_push(UNCHANGED, self._is_as_it_was_stopped(context, place, repository))
+                raise
+
+    def _is_as_it_was_stopped(
+        self, context: Context, place: Callable[[], Location], repository: Callable[[], Repository | None]
+    ) -> bool:
+        """Whether no change is half-way, and no other run has changed the checkpoint since; ``False`` where that is not known."""
+        from airflow_ckpt_provider.backup.repository import Repository
+        from airflow_ckpt_provider.change.fence import was_changed_since
+        from airflow_ckpt_provider.change.set_aside import default_repository
+        from airflow_ckpt_provider.change.target import inspect_target
+
+        with suppress(CkptError):
+            there = inspect_target(place())
+            kept = repository() or Repository.open_if_there(default_repository(there.location))
+            since = since_said(context, text(self.stopped_since))
+            changed = kept and was_changed_since(kept, there.location, since, but_in=run_of(context))
+            return there.seal is None and not changed
+        return False
+
+    def _announce(self, checkpoint: str, extra: Mapping[str, Any], context: Context, *, before: bool = False) -> None:
+        """Send the event of the checkpoint that was changed.
+
+        :param before: by an attempt before this one. If the task was cleared since, the event was sent then.
+        """
+        if before and is_first_since_cleared(context, self.retries):
+            return
         from airflow_ckpt_provider.assets import announce, checkpoint_asset
 
         whole = {**extra, "checkpoint": checkpoint, "made_by": made_by(context)}
@@ -143,7 +210,8 @@ class StoppedQueryOperator(MaskingOperator):
         return RestRule(
             query_is_stopped=flag(self.query_is_stopped, "query_is_stopped"),
             said_by=made_by(context),
-            said=since_start(context),
+            said=since_said(context, text(self.stopped_since)),
+            said_in=run_of(context),
             probes=probes_of(
                 checkpoint,
                 progress_log=open_place(lines, text(self.progress_log_conn_id)) if lines else None,
@@ -166,18 +234,33 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
 
     :param accept: words of the risks that you accept, as the plan prints them, such as ``["sink_duplicates"]``: a list, or text
         with commas between them. (templated)
+    :param must_be_accepted: with ``mode="plan"``: fail where somebody has to accept a risk of the plan and ``accept`` does not
+        have it, so that it is known before the query is stopped. (templated)
+    :param approval: what was approved: ``approval`` of the result of the task that planned (``plan.output["approval"]``), also
+        as JSON. Apply is refused if it would change another place, use another backup, batch or sink, or have another risk. Give
+        it where the query runs until it is stopped after the approval: ``fingerprint`` changes with each batch. ``None``: not
+        compared. (templated)
     """
 
     template_fields: Sequence[str] = (
         *PlannedOperator.template_fields,
         *StoppedQueryOperator.template_fields,
         "accept",
+        "must_be_accepted",
+        "approval",
         "old_accept",
     )
     #: Deprecated parameters that accept risks.
     old_flags: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, *, accept: Sequence[str] | str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        accept: Sequence[str] | str | None = None,
+        must_be_accepted: bool | str = False,
+        approval: Mapping[str, Any] | str | None = None,
+        **kwargs: Any,
+    ) -> None:
         from airflow_ckpt_provider.change.old_acceptance import OLD_FLAGS
 
         old_accept = {name: kwargs.pop(name) for name in self.old_flags if name in kwargs}
@@ -185,6 +268,8 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
             deprecated(name, instead=f"accept={list(OLD_FLAGS[name])}")
         super().__init__(**kwargs)
         self.accept = accept
+        self.must_be_accepted = must_be_accepted
+        self.approval = approval
         self.old_accept = old_accept
         #: Of the attempt that carries a change out.
         self._applying: Context | None = None
@@ -205,8 +290,18 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
             found += OLD_FLAGS[name] if flag(given, name) else ()
         return tuple(dict.fromkeys(found))
 
-    def _shown(self, plan: ShownPlan) -> dict[str, Any]:
-        return self._noted(super()._shown(plan))
+    def _shown(self, plan: ShownPlan, change: Plan | None = None) -> dict[str, Any]:
+        """Show a plan in the log, see that it is the one that was approved, or that it can be; return what the task says of it.
+
+        :param change: the plan of the change, where the one that is shown has more around it.
+        """
+        change, repository = change or cast("Plan", plan), self.places.repository or ""
+        result = self._noted({**super()._shown(plan), "approval": change.approval(repository)})
+        if result["mode"] == APPLY:
+            change.check_approval(mapping(self.approval, "approval"), repository)
+        elif flag(self.must_be_accepted, "must_be_accepted") and not (change.already_done or change.continued):
+            change.check_accepted(self._accepted())
+        return result
 
     def _noted(self, result: dict[str, Any]) -> dict[str, Any]:
         """Note what was planned, and carried out, for OpenLineage; return the task's result as it is."""
@@ -218,14 +313,17 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
             self._link([str(part["plan_id"]) for part in changes], self._applying)
         return result
 
-    def _carried_out(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
-        """Announce what was carried out, and return the task's result."""
+    def _carried_out(self, result: dict[str, Any], context: Context, *, before: bool = False) -> dict[str, Any]:
+        """Announce what was carried out, and return the task's result.
+
+        :param before: by an attempt before this one.
+        """
         from airflow_ckpt_provider.lineage.runs import changed_place, changes_of
 
         self._applying = context
         for part in changes_of(result["plan"]):
             extra = {"kind": part["kind"], "plan_id": part["plan_id"], "batch_id": part.get("batch_id")}
-            self._announce(changed_place(part), extra, context)
+            self._announce(changed_place(part), extra, context, before=before)
         return self._noted(result)
 
     def _asked(self) -> dict[str, Any]:
@@ -245,12 +343,18 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
             "reason": text(self.reason) or "",
         }
 
+    def _is_asked_again(self, record: Mapping[str, Any]) -> bool:
+        """Whether the plan that was approved is younger than a change of this task: both tasks were cleared since."""
+        approved = text(mapping(self.approval, "approval").get("at"))
+        return approved is not None and parse_time(str(record["at"])) < parse_time(approved)
+
     def _ended_before(
         self, repository: Repository, place: Location, context: Context, *, kind: str
     ) -> dict[str, Any] | None:
         """The audit record of a change that an attempt before this one carried to its end.
 
-        It is written before the seal is lifted: a place that is still sealed by its plan is not finished yet.
+        It is written before the seal is lifted: a place that is still sealed by its plan is not finished yet. One from before the
+        plan that was approved is about another plan.
         """
         from airflow_ckpt_provider.change.target import inspect_target
 
@@ -262,7 +366,7 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
         ):
             return None
         seal = inspect_target(place).seal
-        if seal is not None and seal.plan_id == record["plan_id"]:
+        if (seal is not None and seal.plan_id == record["plan_id"]) or self._is_asked_again(record):
             return None
         self.log.info(
             "An attempt before this one carried the %s of %s out at %s (plan %s): nothing is changed. To do it again start a new "

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppingOperator
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text, whole_number
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
-from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import deprecated_class, renamed
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
 from airflow_ckpt_provider.recovery.reset.way import ResetWay
@@ -63,8 +62,6 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
     :param kafka_config_id: Airflow connection of the Kafka brokers, to learn whether they still have a kept position; ``None``:
         nobody is asked, and the position is ``UNKNOWN``. (templated)
     :param seal_id: plan id of a seal that is there already: it is taken over, and lifted with the reset's end. (templated)
-    :param must_be_accepted: with ``mode="plan"``: fail where somebody has to accept a risk of the plan and ``accept`` does not
-        have it, so that it is known before the query is stopped. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -81,7 +78,6 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
         "tables",
         "kafka_config_id",
         "seal_id",
-        "must_be_accepted",
     )
 
     _guards: tuple[Guard, ...] | None = None
@@ -99,7 +95,6 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
         tables: Mapping[str, str] | None = None,
         kafka_config_id: str | None = None,
         seal_id: str | None = None,
-        must_be_accepted: bool | str = False,
         **kwargs: Any,
     ) -> None:
         seal_id = renamed(kwargs, old="under", new="seal_id", value=seal_id, default=None)
@@ -113,7 +108,6 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
         self.tables = tables
         self.kafka_config_id = kafka_config_id
         self.seal_id = seal_id
-        self.must_be_accepted = must_be_accepted
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the plan and, where it was carried out, the outcome."""
@@ -122,18 +116,15 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
         from airflow_ckpt_provider.recovery.reset.apply import apply_reset
         from airflow_ckpt_provider.recovery.reset.plan import ResetPlan
 
-        with no_retry_when_refused():
+        with self._refusals(context, self._checkpoint_place, self._given_repository):
             mode = self._mode()
             checkpoint, seal_id = self._checkpoint_place(), text(self.seal_id)
             place = self._repository_beside(checkpoint)
             if mode == PLAN:
-                made = self._plan(checkpoint, place, seal_id)
-                if flag(self.must_be_accepted, "must_be_accepted"):
-                    made.check_accepted(self._accepted())
-                return self._shown(made)
+                return self._shown(self._plan(checkpoint, place, seal_id))
             repository = repository_for_change(place, checkpoint)
             if done := self._done_before(repository, checkpoint, seal_id, context):
-                return self._carried_out(done, context)
+                return self._carried_out(done, context, before=True)
             shown: dict[str, Any] = {}
 
             def plan(sealed_under: str | None) -> ResetPlan:

@@ -125,7 +125,7 @@ class FlowNextVersionOperator(ChangeOperator, StreamOperator, SinkOperator):
         manifest = repository.manifest(text(self.backup_id) or LATEST, name=text(self.name))
         batch = whole_number(self.batch, "batch")
         plan = plan_flow_restore(flow, repository, manifest, batch=batch, sink=self._sink())
-        result = {**self._shown(plan), "path": plan.path}
+        result = {**self._shown(plan, plan.restore), "path": plan.path}
         if self._mode() == APPLY:
             observed = flow.version(flow.live or 0)
             done = apply_flow_restore(plan, accept=self._accepted(), **self._how(observed, context))

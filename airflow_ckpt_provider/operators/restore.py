@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +15,6 @@ from airflow_ckpt_provider.operators.declared import UNSET
 from airflow_ckpt_provider.operators.executors import LOCAL, SPARK, ExecutorsOperator
 from airflow_ckpt_provider.operators.fields import flag, required, text, whole_number
 from airflow_ckpt_provider.operators.place_operators import StreamOperator
-from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import renamed
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
@@ -106,18 +106,17 @@ class CheckpointRestoreOperator(ExecutorsOperator, StoppingOperator, StreamOpera
         """Return the plan and, where it was carried out, the outcome."""
         from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
         from airflow_ckpt_provider.operators.progress_log import ProgressLog
-        from airflow_ckpt_provider.places import open_place
         from airflow_ckpt_provider.recovery.restore.apply import apply_restore
         from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
 
-        with no_retry_when_refused():
+        with self._refusals(context, self._target_place, self._given_repository):
             mode, engine = self._mode(), self._engine()
             repository = self._open_repository()
-            target = self.opened(open_place(required(self.target, "target"), text(self.target_conn_id)))
+            target = self._target_place()
             if mode == PLAN:
                 return self._shown(self._plan(repository, target, None))
             if record := self._ended_before(repository, target, context, kind=RestorePlan.kind):
-                return self._carried_out(_of_record(record), context)
+                return self._carried_out(_of_record(record), context, before=True)
             shown: dict[str, Any] = {}
             how = self._how(target, context)
             planned = None
@@ -162,6 +161,11 @@ class CheckpointRestoreOperator(ExecutorsOperator, StoppingOperator, StreamOpera
         if outcome.kept:
             self.log.info("What was there before is kept: %s", outcome.kept)
         return self._carried_out({**shown, "outcome": outcome.to_json()}, context)
+
+    def _target_place(self) -> Location:
+        from airflow_ckpt_provider.places import open_place
+
+        return self.opened(open_place(required(self.target, "target"), text(self.target_conn_id)))
 
     def _is_much(self, plan: RestorePlan) -> bool:
         limits = self._limits()
@@ -210,6 +214,7 @@ class CheckpointRestoreOperator(ExecutorsOperator, StoppingOperator, StreamOpera
             "--fingerprint": how["fingerprint"],
             "--progress-log": text(self.progress_log),
             "--spark-api": text(self.spark_api_url),
+            "--stopped-since": (datetime.now(UTC) - timedelta(seconds=how["rest"].said.elapsed)).isoformat(),
             "--quiet-for": str(self.quiet_for),
             "--wait-at-most": str(self.wait_at_most),
             "--target-uri": text(self.target_uri),

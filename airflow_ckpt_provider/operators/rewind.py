@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppingOperator
 from airflow_ckpt_provider.operators.fields import flag, for_each, one_of, required, text, texts
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
-from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import deprecated, renamed
 from airflow_ckpt_provider.operators.sink_operator import RollBackOperator
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
@@ -110,7 +109,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
         from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
         from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 
-        with no_retry_when_refused():
+        with self._refusals(context, self._checkpoint_place, self._given_repository):
             mode = self._mode()
             checkpoint = self._checkpoint()
             place = self._repository_beside(checkpoint.location)
@@ -118,7 +117,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
                 return self._shown(self._plan(checkpoint, place, None))
             repository = repository_for_change(place, checkpoint.location)
             if record := self._ended_before(repository, checkpoint.location, context, kind=RewindPlan.kind):
-                return self._carried_out(_of_record(record), context)
+                return self._carried_out(_of_record(record), context, before=True)
             shown: dict[str, Any] = {}
 
             def plan(seal_id: str | None) -> RewindPlan:

@@ -23,12 +23,26 @@ def made_by(context: Context) -> str:
     return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{map_index}"
 
 
-def since_start(context: Context) -> Clocks:
-    """Return clocks that began when this attempt of the task was started, by the wall clock of its worker."""
-    from airflow_ckpt_provider.storage.clocks import Clocks
+def run_of(context: Context) -> str:
+    """Return how :func:`made_by` begins for all tasks of this run. Empty outside of a task run."""
+    return f"{context['ti'].dag_id}/{context['ti'].run_id}/" if "ti" in context else ""
 
-    started = getattr(context.get("ti"), "start_date", None)
-    return Clocks(passed=(datetime.now(UTC) - started).total_seconds() if isinstance(started, datetime) else 0.0)
+
+def since_said(context: Context, at: str | None = None) -> Clocks:
+    """Return clocks that began when somebody said that the query is stopped, by the wall clock of this worker.
+
+    Not when this attempt of the task was started: it may have waited, and a retry would say so again though nobody does.
+
+    :param at: when the query was stopped, in ISO 8601; ``None``: it was said by whoever started the run, or cleared it.
+    :raises RefusedError: ``at`` is no time with a zone.
+    """
+    from airflow_ckpt_provider.storage.clocks import Clocks
+    from airflow_ckpt_provider.units import parse_time
+
+    said: object = parse_time(at) if at else getattr(context.get("dag_run"), "start_date", None)
+    if not isinstance(said, datetime):
+        said = getattr(context.get("ti"), "start_date", None)
+    return Clocks(passed=(datetime.now(UTC) - said).total_seconds() if isinstance(said, datetime) else 0.0)
 
 
 def has_been_tried(context: Context) -> bool:
@@ -38,3 +52,20 @@ def has_been_tried(context: Context) -> bool:
     recreated under the same id must not take its namesake's work for its own.
     """
     return "ti" in context and context["ti"].try_number > 1
+
+
+def life_of(context: Context, retries: int | None) -> int:
+    """Return a number that is the same for all attempts of a task until it is cleared: how many there were before that.
+
+    :param retries: the task's own.
+    """
+    return int(getattr(context.get("ti"), "max_tries", None) or 0) - int(retries or 0)
+
+
+def is_first_since_cleared(context: Context, retries: int | None) -> bool:
+    """Whether this is the first attempt after the task was cleared: what an attempt before has carried out was announced then.
+
+    :param retries: the task's own.
+    """
+    life = life_of(context, retries)
+    return life > 0 and bool(context["ti"].try_number == life + 1)

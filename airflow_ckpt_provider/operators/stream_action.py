@@ -6,7 +6,7 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: XCom by which an action that was begun is known.
 BEGUN = "begun"
+#: XCom of when an action had ended, in ISO 8601: since then a stream is stopped.
+ENDED = "ended"
 #: XCom of a start: the stop of this run that it came after, by its :data:`BEGUN`; empty where there was none.
 AFTER_STOP = "after_stop"
 ACTIONS = ("stop", "start", "deploy", "roll_back")
@@ -129,7 +131,7 @@ class StreamActionOperator(DeclaredOperator):
         with no_retry_when_refused():
             seconds(self.poll_interval, "poll_interval", least=0.0)
             self._carry_out(stream, what, action, context)
-        return {"stream": stream.name, "action": what, "way": action.way}
+        return _ended(stream, what, action, context)
 
     def execute_complete(
         self, context: Context, event: Any = None, carried: Mapping[str, Any] | None = None
@@ -151,7 +153,7 @@ class StreamActionOperator(DeclaredOperator):
                 self._wait(Wait.from_json(begun["wait"]).proceed(), begun["end_time"])
             else:  # Airflow's runner of tasks has triggered the DAG, and deferred this task
                 self._triggering(stream, what, action, context).execute_complete(context, event)
-        return {"stream": stream.name, "action": what, "way": action.way}
+        return _ended(stream, what, action, context)
 
     @staticmethod
     def _not_declared_now(before: str) -> StreamActionFailedError:
@@ -262,6 +264,13 @@ class StreamActionOperator(DeclaredOperator):
             signal.kwargs = {"carried": {**begun, "method": signal.method_name, "kwargs": dict(signal.kwargs or {})}}
             signal.method_name = "execute_complete"
             raise
+
+
+def _ended(stream: Stream, what: str, action: Action, context: Context) -> dict[str, Any]:
+    """Note when the action had ended, and return what the task says of it."""
+    if ti := context.get("ti"):
+        ti.xcom_push(ENDED, datetime.now(UTC).isoformat())
+    return {"stream": stream.name, "action": what, "way": action.way}
 
 
 def by_name(dotted: str) -> Any:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.errors import ChangeRunningError
-from airflow_ckpt_provider.operators.run_identity import has_been_tried
+from airflow_ckpt_provider.operators.run_identity import has_been_tried, life_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -40,8 +40,7 @@ class TaskMemory:
     def __init__(self, context: Context, key: str, *, retries: int, carried: dict[str, Any] | None = None) -> None:
         self._store: Any = context.get("task_state_store")
         self._key = key
-        ti: Any = context.get("ti")
-        self.life = int(getattr(ti, "max_tries", None) or 0) - int(retries or 0)
+        self.life = life_of(context, retries)
         self._attempt = uuid.uuid4().hex
         kept = self._read()
         #: Whose writing this attempt may replace: its own, and what it has read.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_ckpt_provider.operators.change_operator import StoppedQueryOperator
-from airflow_ckpt_provider.operators.fields import text, texts
+from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppedQueryOperator
+from airflow_ckpt_provider.operators.fields import one_of, text, texts
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, RepositoryOperator
-from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.operators.sink_operator import RollBackOperator
 
@@ -37,7 +36,11 @@ class CheckpointUndoOperator(StoppedQueryOperator, CheckpointOperator, Repositor
 
     .. seealso:: :doc:`/howto/rewind`
 
-    :param plan_id: id of the change; ``None``: the one that is half-way, else the newest one. (templated)
+    :param plan_id: id of the change; ``None``: the one that is half-way, else the newest one. Where an undo is approved before it
+        is applied, give the id that its plan named (``plan.output["plan"]["of"]``): the newest may be another one by then.
+        (templated)
+    :param mode: ``"plan"`` shows what would be undone, and changes nothing; the result has ``plan`` (JSON) and ``markdown``.
+        ``"apply"`` undoes it. (templated)
     :param reason: why, for the audit record. (templated)
     """
 
@@ -47,6 +50,7 @@ class CheckpointUndoOperator(StoppedQueryOperator, CheckpointOperator, Repositor
         *RollBackOperator.template_fields,
         *StoppedQueryOperator.template_fields,
         "plan_id",
+        "mode",
         "reason",
     )
     ui_color = "#fff2cc"
@@ -55,36 +59,48 @@ class CheckpointUndoOperator(StoppedQueryOperator, CheckpointOperator, Repositor
         self,
         *,
         plan_id: str | None = None,
+        mode: Literal["plan", "apply"] | str = APPLY,
         repository: str | None = None,
         reason: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(repository=repository, **kwargs)
         self.plan_id = plan_id
+        self.mode = mode
         self.reason = reason
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Return what was put back."""
+        """Return what was put back, or what would be."""
         from airflow_ckpt_provider.lineage.runs import of_undo
         from airflow_ckpt_provider.places import open_place
         from airflow_ckpt_provider.recovery.kept_changes import repository_of_change
-        from airflow_ckpt_provider.recovery.undo import undo
+        from airflow_ckpt_provider.recovery.undo import undo, undoing
 
-        with no_retry_when_refused():
+        with self._refusals(context, self._checkpoint_place, self._given_repository):
+            mode = one_of(self.mode, "mode", (PLAN, APPLY))
             checkpoint, plan_id = self._checkpoint_place(), text(self.plan_id)
+            repository = self._given_repository() or repository_of_change(checkpoint, plan_id)
+            about: dict[str, Any] = {
+                "plan_id": plan_id,
+                "sink": self._sinks(),
+                "open_place": lambda uri: open_place(uri, text(self.checkpoint_conn_id)),
+            }
+            if mode == PLAN:
+                plan = undoing(checkpoint, repository, **about).plan
+                self.log.info("\n%s", markdown := plan.to_markdown())
+                return {"mode": mode, "plan": plan.to_json(), "markdown": markdown, "outcome": None}
             outcome = undo(
                 checkpoint,
-                self._given_repository() or repository_of_change(checkpoint, plan_id),
-                plan_id=plan_id,
-                sink=self._sinks(),
+                repository,
+                **about,
                 rest=self._rest(checkpoint, context),
                 made_by=made_by(context),
                 reason=text(self.reason) or "",
-                open_place=lambda uri: open_place(uri, text(self.checkpoint_conn_id)),
             )
         self.log.info("%s is what it was before %s %s", outcome.checkpoint, outcome.kind, outcome.plan_id)
         result = outcome.to_json()
-        self._announce(result["checkpoint"], {"kind": "undo", "plan_id": result["plan_id"], "batch_id": None}, context)
+        extra = {"kind": "undo", "plan_id": result["plan_id"], "batch_id": None}
+        self._announce(result["checkpoint"], extra, context, before=outcome.already_done)
         self._link([result["plan_id"]], context)
         self.note(of_undo, result, self.places, texts(self.sink, "sink"))
         return result

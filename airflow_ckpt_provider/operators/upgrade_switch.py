@@ -9,7 +9,8 @@ from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from airflow_ckpt_provider.operators.fields import mapping_or_text, required
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
-from airflow_ckpt_provider.operators.run_identity import made_by, since_start
+from airflow_ckpt_provider.operators.run_identity import made_by, run_of, since_said
+from airflow_ckpt_provider.operators.stream_action import ENDED
 from airflow_ckpt_provider.operators.upgrade_operator import UpgradeOperator, UpgradeSinkOperator, upgrade_id
 
 if TYPE_CHECKING:
@@ -196,4 +197,9 @@ class UpgradeRestoreOperator(UpgradeSinkOperator):
 
         stopped = bool(self.stopped_by) and self._states(context).get(str(self.stopped_by)) == "success"
         by = f"the task {self.stopped_by} of {upgrade_id(context)}" if stopped else ""
-        return RestRule(query_is_stopped=stopped, said_by=by, said=since_start(context), quiet_for=self.quiet_for)
+        task_id = self._sibling(str(self.stopped_by))
+        ended = context["ti"].xcom_pull(task_ids=task_id, key=ENDED) if stopped else None
+        said = since_said(context, ended)
+        return RestRule(
+            query_is_stopped=stopped, said_by=by, said=said, said_in=run_of(context), quiet_for=self.quiet_for
+        )

@@ -20,6 +20,7 @@ from airflow_ckpt_provider.operators.kafka_retention_guard import (
 )
 from airflow_ckpt_provider.operators.renamed import deprecated, renamed
 from airflow_ckpt_provider.operators.reset import NewCheckpointOperator
+from airflow_ckpt_provider.operators.stream_action import ENDED
 from airflow_ckpt_provider.operators.upgrade import (
     UpgradeBeginOperator,
     UpgradeGoOperator,
@@ -424,6 +425,7 @@ def safe_upgrade(
                 mode="apply",
                 seal_id=f"{{{{ {result('seal', 'plan_id')} }}}}",
                 query_is_stopped=succeeded("stop") if stop else False,
+                stopped_since=f"{{{{ ti.xcom_pull(task_ids='{group_id}.stop', key='{ENDED}') or '' }}}}",
                 quiet_for=quiet_for,
                 **anew,
             ),

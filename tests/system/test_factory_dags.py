@@ -104,6 +104,35 @@ def test_a_reset_gives_a_new_checkpoint_and_is_undone(
     assert json.loads(started.removeprefix("start ")) == options == {"options": {"0": {}}, "conf": {}}
 
 
+def test_a_stream_is_not_stopped_for_a_risk_and_started_again_where_its_change_is_refused(
+    declare: Declare, run_dag: RunDag, repository: Path, tmp_path: Path
+) -> None:
+    place, acts = open_location(str(tmp_path / "checkpoints" / "orders")), tmp_path / "acts"
+    act = f"echo $CKPT_ACTION >> {acts}"
+    dag = declare(
+        f"streams: {{orders: {{checkpoint: {place}, repository: {repository}, sinks: foreachBatch, "
+        f"stop: '{act}', start: '{act}'}}}}"
+    )["ckpt_restore"]
+    plant(place, logs(range(4)))
+    kept = Repository.open(open_location(str(repository)))
+    create_backup(Checkpoint.at(place), kept, name="orders")
+    plant(place, logs(range(6)))
+    form = {"stream": "orders", "mode": "apply", "approval": False}
+    asked = run_dag(dag, run_conf=form)
+    assert (asked.state, states(asked)["plan"], acts.exists()) == ("failed", "failed", False)
+    for file in (repository / "objects" / "orders").rglob("*"):
+        if file.is_file():
+            file.write_bytes(bytes(file.stat().st_size))
+    refused = run_dag(dag, run_conf={**form, "accept": ["sink_duplicates", "sink_unknown", "source_loss"]})
+    found = states(refused)
+    assert {task: found[task] for task in ("plan", "stop", "restore", "start", "start_again")} == {
+        "plan": "success", "stop": "success", "restore": "failed", "start": "upstream_failed", "start_again": "success"
+    }  # fmt: skip
+    assert refused.state == "failed"
+    assert acts.read_text().split() == ["stop", "start"]
+    assert newest(tmp_path / "checkpoints" / "orders") == 5
+
+
 @pytest.fixture
 def topic(kafka_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> str:
     """A topic that keeps records for 40 hours; the first unread one is an hour old."""

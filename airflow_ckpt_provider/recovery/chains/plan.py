@@ -73,6 +73,11 @@ class JointPlan(Plan):
         return f"the streams {self.name}"
 
     @property
+    def subject(self) -> dict[str, Any]:
+        """What the plan is about: what each part is about."""
+        return {name: change.subject for name, change in self.changes}
+
+    @property
     def already_done(self) -> bool:
         """Whether everything is as the plan wants it."""
         return not self.continued and all(change.already_done for _, change in self.changes)

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id, repository_for_change
@@ -311,13 +311,16 @@ class _Attempt(Generic[Joint]):
         if not continued and proof is None:
             # It was sealed by a run that was killed: a query may still be at its last batch.
             proof = prove_rest(place, self.rest(place), stopping=True)
+        rest = self.rest(place)
+        if name in self.proofs:
+            rest = replace(rest, said=None)  # checked before it was sealed, by an attempt that is done since
         log.info("%s: %s", name, change.seal_reason)
         return how.verb.apply(
             change,
             stream,
             continued=continued,
             accept={*how.accept, *(risk.word for risk in change.risks)},
-            rest=self.rest(place),
+            rest=rest,
             proof=proof,
             made_by=how.made_by,
             reason=how.reason,

@@ -288,6 +288,21 @@ class ResetPlan(FirstStart, Plan):
         )
 
     @property
+    def newest_batch(self) -> int:
+        """The newest batch that the query has logged."""
+        return self.newest
+
+    @property
+    def subject(self) -> dict[str, Any]:
+        """What the plan is about: the place, the query, and what was asked for. Where it starts moves with the query."""
+        return {
+            **super(ResetPlan, self).subject,
+            "name": self.name,
+            "query_id": self.query_id,
+            **self.request.to_json(),
+        }
+
+    @property
     def plan_fingerprint(self) -> str:
         """Changes with the request, the checkpoint, the positions or the sink: what an approval is given for."""
         parts = {

@@ -301,6 +301,25 @@ class RestorePlan(Plan):
         return fingerprint_of("\n".join(parts))
 
     @property
+    def newest_batch(self) -> int:
+        """The newest batch that the query has logged."""
+        return self.target.newest_batch
+
+    @property
+    def subject(self) -> dict[str, Any]:
+        """What the plan is about: the backup, the place, and whose checkpoint it replaces."""
+        m = self.manifest
+        return {
+            **super(RestorePlan, self).subject,
+            "name": m.name,
+            "backup_id": m.backup_id,
+            "batch_id": self.batch_id,
+            "query_id": m.query_id,
+            "other_query": self.other_query,
+            "sinks": [uri for uri, _, _ in self.sink.sinks] if self.sink else [],
+        }
+
+    @property
     def seal_reason(self) -> str:
         """What the seal says; a run that was killed finds its own seal by it, and whether it has to keep anything."""
         into = _REPLACING if self.replacing else _INTO_EMPTY

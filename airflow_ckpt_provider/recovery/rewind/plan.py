@@ -302,6 +302,18 @@ class RewindPlan(Plan):
         return (*steps, f"check that batch {self.batch_id} is whole", "write the audit record", "lift the seal")
 
     @property
+    def newest_batch(self) -> int:
+        """The newest batch that the query has logged."""
+        return self.newest
+
+    @property
+    def subject(self) -> dict[str, Any]:
+        """What the plan is about: the place, the batch, and what is done to the sinks. Not by which words the batch was found."""
+        asked = {key: value for key, value in self.request.to_json().items() if key != "target"}
+        own = {"name": self.name, "query_id": self.query_id, "batch_id": self.batch_id}
+        return {**super(RewindPlan, self).subject, **own, **asked}
+
+    @property
     def plan_fingerprint(self) -> str:
         """Changes with the request, the checkpoint, the backup or the sink: what an approval is given for."""
         writes = sorted((e.path, e.size, e.sha256 or e.checksum or "") for e in self.writes)

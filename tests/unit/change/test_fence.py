@@ -445,6 +445,30 @@ class TestWhatWasDoneSince:
         assert (other is not None) is found
         assert not other or other.plan_id == first.attempt.plan_id
 
+    def test_an_attempt_that_failed_since_does_not_hide_it(self, place: Location) -> None:
+        repository = Repository.open_or_create(place / "backups")
+        for made_by in ("run 1/first", "run 2/first", "run 3/first"):
+            with (
+                suppress(RefusedError),
+                fenced(repository, place / "orders", plan_id=made_by, what="x", made_by=made_by),
+            ):
+                if made_by == "run 3/first":
+                    raise RefusedError("refused")
+        with fenced(repository, place / "orders", plan_id="second", what="a reset", made_by="run 2/second") as second:
+            found = [second.done_since(Clocks(passed=3600), but_in=but_in) for but_in in ("", "run 2/", "run")]
+            assert second.done_since(Clocks(passed=-3600)) is None
+        assert [other and other.plan_id for other in found] == ["run 2/first", "run 1/first", None]
+
+    def test_an_attempt_that_was_refused_has_changed_nothing(self, place: Location) -> None:
+        repository = Repository.open_or_create(place / "backups")
+        with (
+            pytest.raises(RefusedError),
+            fenced(repository, place / "orders", plan_id="first", what="a restore", made_by="a"),
+        ):
+            raise RefusedError("not accepted")
+        with fenced(repository, place / "orders", plan_id="second", what="a reset", made_by="b") as second:
+            assert second.done_since(Clocks(passed=3600)) is None
+
     @pytest.mark.parametrize(
         ("earlier", "found"),
         [

@@ -815,7 +815,9 @@ class TestAWordThatWasGivenBeforeAnotherChange:
         now = verb.changed(here)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(verbs, "STOPPED", asleep)
-            with pytest.raises(RefusedError, match=r"took over.*changed the checkpoint since this command was started"):
+            with pytest.raises(
+                RefusedError, match=r"took over.*changed the checkpoint since a test said, 3600 s ago, that"
+            ):
                 getattr(verb, how)(here)
         assert verb.changed(here) == now
 

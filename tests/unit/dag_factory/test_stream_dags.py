@@ -24,7 +24,7 @@ from airflow_ckpt_provider.dag_factory.stream_dags import StreamDags, stream_dag
 from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.declared import DeclaredOperator
-from airflow_ckpt_provider.operators.stream_action import AFTER_STOP, BEGUN
+from airflow_ckpt_provider.operators.stream_action import AFTER_STOP, BEGUN, ENDED
 from airflow_ckpt_provider.streams.problems import DeclarationError
 from airflow_ckpt_provider.streams.stream import Backup, Stream
 
@@ -258,14 +258,14 @@ class TaskInstance:
     """What the templates ask of Airflow's: states and XComs of the tasks of this run."""
 
     states: dict[str, str]
-    kept: dict[tuple[str, str], str]
+    kept: dict[tuple[str, str], Any]
     dag_id: str = "ckpt_rewind"
     run_id: str = "r"
 
     def get_task_states(self, dag_id: str, run_ids: list[str]) -> dict[str, dict[str, str]]:
         return dict.fromkeys(run_ids, self.states)
 
-    def xcom_pull(self, task_ids: str, key: str) -> str | None:
+    def xcom_pull(self, task_ids: str, key: str = "return_value") -> Any:
         return self.kept.get((task_ids, key))
 
 
@@ -275,6 +275,7 @@ class TaskInstance:
     [
         ({"stop": "success"}, {("stop", BEGUN): "a"}, "True"),
         ({"stop": "success"}, {("stop", BEGUN): "a", ("start", AFTER_STOP): "a"}, "False"),
+        ({"stop": "success"}, {("stop", BEGUN): "a", ("start_again", AFTER_STOP): "a"}, "False"),
         ({"stop": "success"}, {("stop", BEGUN): "b", ("start", AFTER_STOP): "a"}, "True"),
         ({"stop": "success"}, {("start", AFTER_STOP): ""}, "False"),  # another operator in the place of ours stops it
         ({"stop": "success"}, {}, "True"),
@@ -287,6 +288,56 @@ def test_a_stop_is_no_word_about_a_stream_that_was_started_since(
     change = dags[f"ckpt_{kind}"].get_task(kind)
     context: Any = {"ti": TaskInstance(states, kept), "params": {"query_is_stopped": False}}
     assert change.render_template(change.query_is_stopped, context) == stopped
+    kept["stop", ENDED] = "2026-11-26T04:00:00+00:00"
+    dated = change.render_template(change.stopped_since, context)
+    assert dated == (kept["stop", ENDED] if stopped == "True" else "")
+    context["params"]["query_is_stopped"] = True  # the form was sent when the run was started
+    assert change.render_template(change.query_is_stopped, context) == "True"
+    assert change.render_template(change.stopped_since, context) == dated
+
+
+@pytest.mark.parametrize("kind", ["restore", "rewind", "reset", "undo"])
+def test_what_is_applied_is_what_the_plan_showed(kind: str, dags: dict[str, DAG]) -> None:
+    change = dags[f"ckpt_{kind}"].get_task(kind)
+    shown = {"approval": {"risks": ["sink_duplicates"]}, "plan": {"of": "4711"}, "markdown": "### Undo"}
+    context: Any = {"ti": TaskInstance({}, {("plan", "return_value"): shown}), "params": {"plan_id": None}}
+    if kind == "undo":
+        assert change.render_template(change.plan_id, context) == "4711"
+    else:
+        assert json.loads(change.render_template(change.approval, context)) == shown["approval"]
+    assert change.render_template(dags[f"ckpt_{kind}"].get_task("approve").body, context) == "### Undo"
+    assert dags[f"ckpt_{kind}"].get_task("plan").mode == "plan"
+
+
+@pytest.mark.parametrize("kind", ["restore", "rewind", "reset", "undo"])
+@pytest.mark.parametrize(
+    ("form", "states", "kept", "wanted"),
+    [
+        ({}, {"stop": "success"}, {"unchanged": True}, "True"),
+        ({}, {"stop": "success"}, {"unchanged": False}, "False"),
+        ({}, {"stop": "success"}, {}, "False"),  # it failed otherwise, or was not begun
+        ({}, {"stop": "failed"}, {"unchanged": True}, "False"),
+        ({"start": False}, {"stop": "success"}, {"unchanged": True}, "False"),
+        ({"query_is_stopped": True}, {"stop": "success"}, {"unchanged": True}, "False"),  # by hand, before the run
+    ],
+)
+def test_a_stream_is_started_again_where_its_change_was_refused(
+    kind: str, form: dict[str, Any], states: dict[str, str], kept: dict[str, Any], wanted: str, dags: dict[str, DAG]
+) -> None:
+    again = dags[f"ckpt_{kind}"].get_task("start_again")
+    assert (again.trigger_rule, again.upstream_task_ids, again.retries) == ("all_failed", {kind}, 0)
+    xcoms = {("stop", BEGUN): "a", **{(kind, key): value for key, value in kept.items()}}
+    context: Any = {"ti": TaskInstance(states, xcoms), "params": {"start": True, "query_is_stopped": False, **form}}
+    assert again.render_template(again.wanted, context) == wanted
+
+
+@pytest.mark.parametrize("kind", ["restore", "rewind", "reset"])
+def test_what_must_be_accepted_is_asked_for_before_the_stream_is_stopped(kind: str, dags: dict[str, DAG]) -> None:
+    plan = dags[f"ckpt_{kind}"].get_task("plan")
+    for mode, asked in (("plan", "False"), ("apply", "True")):
+        context: Any = {"params": {"mode": mode, "accept": ["sink_unknown"]}}
+        assert plan.render_template(plan.must_be_accepted, context) == asked
+        assert plan.render_template(plan.accept, context) == "['sink_unknown']"
 
 
 @pytest.mark.parametrize("kind", ["restore", "rewind", "reset", "undo"])
