@@ -798,10 +798,8 @@ class TestAWordThatWasGivenBeforeAnotherChange:
     """An attempt that was suspended before it planned: meanwhile another one was done, and the stream was started."""
 
     @pytest.mark.parametrize("refused_since", [False, True])
-    @pytest.mark.parametrize("how", ["carry_out", "stops"])
     @pytest.mark.parametrize("name", ["rewind", "reset", "restore"])
-    def test_is_void(self, place: Location, name: str, how: str, refused_since: bool) -> None:
-        """Also of an attempt that may stop the query: the one that runs is not even sealed."""
+    def test_is_void(self, place: Location, name: str, refused_since: bool) -> None:
         verb = VERBS[name]
         here = verb.begin(place)
         asleep = replace(STOPPED, said=Clocks(passed=3600))
@@ -818,7 +816,24 @@ class TestAWordThatWasGivenBeforeAnotherChange:
             with pytest.raises(
                 RefusedError, match=r"took over.*changed the checkpoint since a test said, 3600 s ago, that"
             ):
-                getattr(verb, how)(here)
+                verb.carry_out(here)
+        assert verb.changed(here) == now
+
+    @pytest.mark.parametrize("said", [False, True])
+    @pytest.mark.parametrize("name", ["rewind", "reset", "restore"])
+    def test_is_no_leave_to_stop_the_stream_that_was_started_since(
+        self, place: Location, name: str, said: bool
+    ) -> None:
+        """It is not even sealed, whether or not somebody said that the query is stopped."""
+        verb = VERBS[name]
+        here = verb.begin(place)
+        verb.carry_out(here)
+        now = started(verb, here)
+        words = "a test said" if said else "this command was started"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(verbs, "STOPPED", replace(STOPPED, query_is_stopped=said, said=Clocks(passed=3600)))
+            with pytest.raises(RefusedError, match=f"took over.*changed the checkpoint since {words}"):
+                verb.stops(here)
         assert verb.changed(here) == now
 
     @pytest.mark.parametrize("name", names(lambda verb: verb.stops))
