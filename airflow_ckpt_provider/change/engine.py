@@ -34,7 +34,7 @@ from airflow_ckpt_provider.change.target import Target, check_alone, inspect_tar
 from airflow_ckpt_provider.change.write_engine import FilesToWrite, WriteEngine
 from airflow_ckpt_provider.change.written_since import check_not_written_since
 from airflow_ckpt_provider.checkpoint.seal import Seal
-from airflow_ckpt_provider.errors import CkptError, LeaseLostError, RefusedError, StorageError
+from airflow_ckpt_provider.errors import CkptError, LeaseLostError, RefusedError, StorageError, command
 from airflow_ckpt_provider.storage.hadoop_checksums import hidden_checksum, is_checksum
 from airflow_ckpt_provider.storage.location import Location, plain_uri, safe_relative
 from airflow_ckpt_provider.storage.store import StoredFile
@@ -375,8 +375,8 @@ class _Attempt:
         except CkptError:
             raise RefusedError(
                 f"the seal of plan {self.plan.plan_id} on {there.location} was lifted half-way: its query may have been started",
-                hint=f"see what is there: `airflow-ckpt doctor {there.location}`; to give the plan up, lift its other seal: "
-                f"`airflow-ckpt unseal {self.observed} --plan {self.plan.plan_id}`",
+                hint=f"see what is there: `{command('doctor', there.location)}`; to give the plan up, lift its other seal: "
+                f"`{command('unseal', self.observed, '--plan', self.plan.plan_id)}`",
             ) from None
 
     def _sealed(self, place: Location, fingerprint: str | None, *, begun: bool, above: Collection[str]) -> Seal:

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
-from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
+from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError, command
 from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ def _lifted(location: Location, plan_id: str) -> RefusedError:
     return RefusedError(
         f"the seal of plan {plan_id} on {location} was lifted in the meantime: its query may have been started; nothing was "
         "changed by this attempt",
-        hint=f"see what was done: `airflow-ckpt inspect {location}`; then run the same command again, which plans again",
+        hint=f"see what was done: `{command('inspect', location)}`; then run the same command again, which plans again",
     )
 
 
