@@ -287,23 +287,27 @@ def _doubts(log: Iterable[tuple[int, bool]], batch_id: int, unwritten: frozenset
 
 
 def _damage(place: Location, log: Mapping[tuple[int, bool], StoredFile]) -> tuple[str, ...]:
-    """What every reader of the sink reads and is damaged: the newest compacted entry, what follows, the files that they name.
+    """What of the newest compacted entry and of those after it is damaged: these are what every reader of the sink reads.
 
-    A query reads these entries when it compacts the log, every tenth batch by default.
+    A query reads them when it compacts the log, every tenth batch by default. Data files are looked for of the entries after the
+    compacted one: older ones may have been deleted on purpose, and no start and no rollback changes that.
     """
     base = max((number for number, compact in log if compact), default=-1)
     found: list[str] = []
-    named: dict[str, int | None] = {}
+    recent: dict[str, int | None] = {}
     for (number, compact), file in sorted(log.items()):
-        if (number, compact) == (base, True) or (number > base and not compact):
-            try:
-                named |= _named(place, file, number)
-            except UnreadableLogError as e:
-                found.append(f"{e.message}: readers of the sink fail, and so does the query when it compacts the log")
-    there = place.walk() if named else {}
+        if number < base or (number == base and not compact):
+            continue
+        try:
+            named = _named(place, file, number)
+        except UnreadableLogError as e:
+            found.append(f"{e.message}: readers of the sink fail, and so does the query when it compacts the log")
+        else:
+            recent |= {} if compact else named
+    there = place.walk() if recent else {}
     gone = [
         path
-        for uri, size in sorted(named.items())
+        for uri, size in sorted(recent.items())
         if (path := _inside(place, uri)) is not None and (path not in there or size not in (None, there[path].size))
     ]
     if gone:

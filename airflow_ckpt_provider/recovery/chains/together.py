@@ -163,9 +163,7 @@ class _Attempt(Generic[Joint]):
     def run(self) -> tuple[Joint, list[dict[str, Any]]]:
         how, fence = self.how, self.fence
         begun = find_begun(self.streams)
-        made = self._resumed(begun) if begun and begun.plan else self._begun(begun)
-        if how.on_plan:
-            how.on_plan(made)
+        made = self._show(self._resumed(begun)) if begun and begun.plan else self._begun(begun)
         if made.already_done:
             return made, []
         parts = [(name, change, self.by_name[name]) for name, change in made.changes]
@@ -200,6 +198,15 @@ class _Attempt(Generic[Joint]):
         guarded(keeper(self.streams), fence).record(made.plan_id, facts)
         lift_all(self.streams, ids, fence)
         return made, outcomes
+
+    def _show(self, made: Joint) -> Joint:
+        """Show the plan before anything is changed.
+
+        :raises RefusedError: whoever is shown it refuses, as it is not what was approved.
+        """
+        if self.how.on_plan:
+            self.how.on_plan(made)
+        return made
 
     def _resumed(self, begun: Begun) -> Joint:
         """The plan that an earlier run has kept.
@@ -236,7 +243,7 @@ class _Attempt(Generic[Joint]):
         if begun is None:
             shown = verb.plan(None)
             if shown.already_done:
-                return shown
+                return self._show(shown)
             going = [self.by_name[name] for name, _ in shown.changes]
             if not how.stop_running:
                 shown.check_fingerprint(how.fingerprint)
@@ -268,6 +275,7 @@ class _Attempt(Generic[Joint]):
                     )
             if not made.already_done:
                 made = verb.check(made, self.by_name, self.held)
+            self._show(made)
         except RefusedError:
             lift_all(going, ids, fence)
             raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
@@ -118,7 +119,8 @@ def _undo_chain(
                 _held(stream),
                 plan_id=part_id,
                 sink=named_sinks(stream.sinks),
-                rest=rest(stream.checkpoint),
+                # What was said was checked when it was sealed, by an attempt of this undo that is done since.
+                rest=replace(rest(stream.checkpoint), said=None),
                 made_by=made_by,
                 reason=reason,
                 workers=workers,

@@ -582,7 +582,8 @@ def _is_of_restore(seal: Seal) -> bool:
 def _continued(plan: RestorePlan, seal: Seal) -> RestorePlan:
     """Continue with a restore that was killed: its seal says which one it was."""
     place = plan.target.location
-    chain = (plan.repository.kept_plan(seal.plan_id) or {}).get("chain") if plan.chain is None else None
+    kept = plan.repository.kept_plan(seal.plan_id) or {}
+    chain = kept.get("chain") if plan.chain is None else None
     if chain:
         raise SealedError(
             f"{place} is sealed by plan {seal.plan_id}, its part of chain {chain['plan_id']}, which was not ended",
@@ -608,7 +609,14 @@ def _continued(plan: RestorePlan, seal: Seal) -> RestorePlan:
             f"{place} holds files that plan {seal.plan_id} did not write, such as {strange[0]}",
             hint="see who else writes there; delete them or choose another place",
         )
-    return replace_fields(plan, plan_id=seal.plan_id, replacing=replacing, kept_before=kept_before, continued=True)
+    return replace_fields(
+        plan,
+        plan_id=seal.plan_id,
+        replacing=replacing,
+        kept_before=kept_before,
+        continued=True,
+        other_query=str(kept.get("other_query") or ""),  # what is there now does not say it any more
+    )
 
 
 def _is_as_planned(plan: RestorePlan, there: Target) -> bool:

@@ -15,15 +15,19 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow_ckpt_provider.assets import CHANGES
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change import engine
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.operators.chain import ChainRewindOperator
 from airflow_ckpt_provider.operators.reset import NewCheckpointOperator
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
 from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.support.checkpoints import logs, plant
+from tests.support.chained_streams import Chained
+from tests.support.checkpoints import logs, metadata, plant
+from tests.support.watched_stores import Killed
 
 Run = Callable[..., dict[str, Any]]
 Change = Callable[..., dict[str, Any]]
@@ -60,8 +64,9 @@ def change(place: Location, tmp_path: Path, run: Run) -> Change:
         if outlet_events is not None:
             context["outlet_events"] = outlet_events
         where = "target" if kind == "restore" else "checkpoint"
-        fields = {where: str(place), "repository": f"{tmp_path}/backups", "sink": "foreachBatch", **fields, **given}
-        return dict(operator(task_id=kind, name="orders", accept=ACCEPT, **STOPPED, **fields).execute(context))
+        fields = {where: str(place), "repository": f"{tmp_path}/backups", "sink": "foreachBatch", **fields}
+        fields = {"name": "orders", "accept": ACCEPT, **STOPPED, **fields, **given}
+        return dict(operator(task_id=kind, **fields).execute(context))
 
     return make
 
@@ -202,3 +207,43 @@ def test_a_change_is_announced_once_though_its_task_is_cleared(
     again = {"try_number": try_number, "max_tries": max_tries, "retries": 2, "outlet_events": sent}
     change(kind, approval=approval, mode="apply", **again)
     assert len(sent[CHANGES].asset_alias_events) == events
+
+
+@pytest.mark.parametrize("stop_running", [False, True])
+def test_a_refused_chain_leaves_no_seal(tmp_path: Path, run: Run, stop_running: bool) -> None:
+    """A risk that was not shown: the streams are sealed by then, and nothing is changed."""
+    chained = Chained(tmp_path)
+
+    def rewind(**fields: Any) -> dict[str, Any]:
+        given = {"streams": [s.argument for s in chained.streams()], "to": "to_batch", "value": "4", **fields}
+        made = ChainRewindOperator(
+            task_id="rewind", query_is_stopped=True, quiet_for=0.0, accept="source_loss, source_failure", **given
+        )
+        return made.execute(run("rewind"))  # type: ignore[arg-type]
+
+    shown = rewind()
+    apply = {"mode": "apply", "batches": shown["plan"]["batches"], "stop_running": stop_running}
+    with pytest.raises(AirflowFailException, match="was not shown"):
+        rewind(approval={**shown["approval"], "risks": []}, **apply)
+    assert not any(inspect_target(stream.checkpoint).seal for stream in chained.streams())
+    assert rewind(approval=shown["approval"], **apply)["outcome"]
+
+
+def test_a_killed_restore_over_another_query_is_resumed_with_its_approval(
+    place: Location, change: Change, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target does not say any more whose checkpoint it was."""
+    place.replace("metadata", metadata("7e8f3a60-3a2f-4f7e-9d4b-1c7f1a3b5d11"))
+    given: dict[str, Any] = {"accept": [*ACCEPT, "other_query"], "stop_running": False}
+    apply = {"mode": "apply", "approval": change("restore", **given)["approval"], **given}
+
+    def killed(*_: Any) -> int:
+        raise Killed("it is killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._Attempt, "_write", killed)
+        with pytest.raises(Killed):
+            change("restore", **apply)
+    assert inspect_target(place).seal
+    assert change("restore", try_number=2, **apply)["outcome"]
+    assert not inspect_target(place).seal
