@@ -21,7 +21,7 @@ _CLOCKS_DIFFER = 60.0
 
 
 class TaskMemory:
-    """One dictionary for all attempts of a task; another one after it was cleared.
+    """One dictionary for all attempts of a task; another one after it was cleared, unless it outlives that.
 
     .. code-block:: python
 
@@ -35,13 +35,23 @@ class TaskMemory:
     :param key: under which it is kept.
     :param retries: the task's own. What a version before has kept is compared with them.
     :param carried: what came back with a deferral.
+    :param outlives_clear: the attempts after a clear find it too; whoever reads it sees whether it still holds.
     """
 
-    def __init__(self, context: Context, key: str, *, retries: int, carried: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        key: str,
+        *,
+        retries: int,
+        carried: dict[str, Any] | None = None,
+        outlives_clear: bool = False,
+    ) -> None:
         self._store: Any = context.get("task_state_store")
         self._key = key
         self._max_tries = life_of(context)
         self._retries = retries
+        self._outlives_clear = outlives_clear
         self._attempt = uuid.uuid4().hex
         kept = self._read()
         #: Whose writing this attempt may replace: its own, and what it has read.
@@ -83,8 +93,9 @@ class TaskMemory:
         return found if self._is_of_this_life(found) else {}
 
     def _is_of_this_life(self, kept: dict[str, Any]) -> bool:
-        """Whether something was kept since the task was cleared last. Without ``max_tries``, its ``life`` lacks the retries."""
-        return bool(kept.get("max_tries", kept.get("life", 0) + self._retries) == self._max_tries)
+        """Whether something that was kept counts, or is from before a clear; old ones have ``life``, which lacks the retries."""
+        made_for = kept.get("max_tries", kept.get("life", 0) + self._retries)
+        return self._outlives_clear or bool(made_for == self._max_tries)
 
     def _empty(self) -> dict[str, Any]:
         return {"life": self._max_tries, "max_tries": self._max_tries}
