@@ -61,12 +61,3 @@ def life_of(context: Context) -> int:
     task's own ``retries`` may be others by the next attempt: the DAG may have been edited.
     """
     return int(getattr(context.get("ti"), "max_tries", None) or 0)
-
-
-def is_first_since_cleared(context: Context, retries: int | None) -> bool:
-    """Whether this is the first attempt after the task was cleared: what an attempt before has carried out was announced then.
-
-    :param retries: the task's own.
-    """
-    before = life_of(context) - int(retries or 0)
-    return before > 0 and bool(context["ti"].try_number == before + 1)
