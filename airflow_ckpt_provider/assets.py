@@ -70,7 +70,8 @@ def checkpoint_asset(checkpoint: str) -> Asset:
     """Return the asset that stands for a checkpoint, announced when one of our tasks has changed it.
 
     ``DAG(schedule=[checkpoint_asset("s3://lake/checkpoints/orders")])`` runs after each restore, rewind, reset, repair and undo
-    that was carried out; the event's ``extra`` says which one (``kind``, ``plan_id``, ``batch_id``).
+    that was carried out; the event's ``extra`` says which one (``kind``, ``plan_id``, ``batch_id``). A task that is
+    cleared after its change sends the event again, with the same ``plan_id``.
 
     :param checkpoint: URI or absolute path of the checkpoint.
     """

@@ -197,28 +197,21 @@ class Fence:
         :param but_in: attempts whose ``made_by`` begins with this do not count; empty: all count.
         """
         files = {file.path: file for file in self._place.list().files}
-        for number in sorted((n for n in _numbers_in(files) if n < self.attempt.number), reverse=True):
-            end, alive = (files.get(f"{number:06d}{ending}") for ending in (_END, _ALIVE))
-            last = end or alive or files.get(f"{number:06d}.json")
-            if last is None:
-                continue
-            other, document = _read_attempt(self._place, number), _read(self._place, last.path)
-            if not self._is_after(last, document, other, files.get(f"{self.attempt.number:06d}.json"), since):
-                if end or alive:
-                    return None  # it had waited for all those before it
-            elif _may_have_changed(end, document) and not (but_in and other.made_by.startswith(but_in)):
-                return other
-        return None
+        own = files.get(f"{self.attempt.number:06d}.json")
 
-    def _is_after(
-        self, last: StoredFile, document: Mapping[str, Any], other: Attempt, own: StoredFile | None, since: Clocks
-    ) -> bool:
-        """Whether another attempt wrote its newest note after a moment."""
-        at, boot = _time(document.get("at")), self.attempt.process.rpartition("/")[0]
-        if own and own.modified and last.modified and not (at and boot and boot == other.process.rpartition("/")[0]):
-            tick = timedelta(seconds=0 if last.modified.microsecond else 1)
-            return last.modified + tick > own.modified - timedelta(seconds=since.elapsed - self._taken.elapsed)
-        return at is None or at > datetime.now(UTC) - timedelta(seconds=since.elapsed)
+        def is_after(last: StoredFile, at: datetime | None, other: Attempt) -> bool:
+            if (
+                own
+                and own.modified
+                and last.modified
+                and not (at and _share_clock(self.attempt.process, other.process))
+            ):
+                tick = timedelta(seconds=0 if last.modified.microsecond else 1)
+                return last.modified + tick > own.modified - timedelta(seconds=since.elapsed - self._taken.elapsed)
+            return at is None or at > datetime.now(UTC) - timedelta(seconds=since.elapsed)
+
+        before = (number for number in _numbers_in(files) if number < self.attempt.number)
+        return _newest_change(self._place, files, before, is_after, but_in=but_in)
 
     def begin(self) -> None:
         """Renew the lease from now on."""
@@ -353,28 +346,61 @@ def _may_have_changed(end: StoredFile | None, document: Mapping[str, Any]) -> bo
     return end is None or document.get("outcome") == "done" or document.get("wrote") is not False
 
 
+def _share_clock(process: str, other: str) -> bool:
+    """Whether two processes are of one host, as far as the system says."""
+    boot = process.rpartition("/")[0]
+    return bool(boot) and boot == other.rpartition("/")[0]
+
+
+def _newest_change(
+    place: Location,
+    files: Mapping[str, StoredFile],
+    numbers: Iterable[int],
+    is_after: Callable[[StoredFile, datetime | None, Attempt], bool],
+    *,
+    but_in: str,
+) -> Attempt | None:
+    """The newest of some attempts that has changed, or may have changed, the checkpoint since a moment.
+
+    :param is_after: whether the newest note of an attempt, with the time that it says, is from after that moment.
+    :param but_in: attempts whose ``made_by`` begins with this do not count; empty: all count.
+    """
+    for number in sorted(numbers, reverse=True):
+        end, alive = (files.get(f"{number:06d}{ending}") for ending in (_END, _ALIVE))
+        last = end or alive or files.get(f"{number:06d}.json")
+        if last is None:
+            continue
+        other, document = _read_attempt(place, number), _read(place, last.path)
+        if not is_after(last, _time(document.get("at")), other):
+            if end or alive:
+                return None  # it had waited for all those before it
+        elif _may_have_changed(end, document) and not (but_in and other.made_by.startswith(but_in)):
+            return other
+    return None
+
+
 def was_changed_since(repository: Repository, checkpoint: Location, since: Clocks, *, but_in: str) -> bool:
     """Whether an attempt at a checkpoint was done since a moment, or may still be at work. In doubt, it was.
 
+    One that has not ended may have changed something until the lease of its newest sign of life, and its requests, were over.
+
     :param repository: keeps the attempts.
     :param checkpoint: the checkpoint.
-    :param since: clocks that began at that moment. The clock of another host may differ from ours by a minute.
+    :param since: clocks that began at that moment. The clocks of another host and of the store may differ from ours by a minute.
     :param but_in: attempts whose ``made_by`` begins with this do not count.
     """
     place = attempts_place(repository, checkpoint)
     files = {file.path: file for file in place.list().files}
-    moment = datetime.now(UTC) - timedelta(seconds=since.elapsed) - timedelta(minutes=1)
-    for number in sorted(_numbers_in(files), reverse=True):
-        if _read_attempt(place, number).made_by.startswith(but_in):
-            continue
-        end = files.get(f"{number:06d}{_END}")
-        document = _read(place, end.path) if end else {}
-        at = _time(document.get("at"))
-        if at is not None and at <= moment:
-            return False
-        if _may_have_changed(end, document):
-            return True
-    return False
+    here = _process(os.getpid())
+
+    def is_after(last: StoredFile, at: datetime | None, other: Attempt) -> bool:
+        seconds = since.elapsed + (0 if at and _share_clock(here, other.process) else 60)
+        if not last.path.endswith(_END):
+            seconds += (other.terms.lease + other.terms.request_timeout) * _DRIFT
+        noted = at or last.modified
+        return noted is None or noted > datetime.now(UTC) - timedelta(seconds=seconds)
+
+    return _newest_change(place, files, _numbers_in(files), is_after, but_in=but_in) is not None
 
 
 def _read_attempt(place: Location, number: int) -> Attempt:

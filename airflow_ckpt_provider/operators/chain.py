@@ -270,9 +270,7 @@ class JointOperator(ChangeOperator, ChainOperator):
             return None
         self.log.info("An attempt before this one carried chain %s out: nothing is changed.", done["plan_id"])
         outcome = {"plan_id": done["plan_id"], "streams": [], "seconds": 0.0, "already_done": True}
-        return self._carried_out(
-            {"mode": APPLY, "plan": done["plan"], "markdown": "", "outcome": outcome}, context, before=True
-        )
+        return self._carried_out({"mode": APPLY, "plan": done["plan"], "markdown": "", "outcome": outcome}, context)
 
 
 class ChainRestoreOperator(JointOperator):
@@ -493,7 +491,7 @@ class ChainUndoOperator(StoppedQueryOperator, ChainOperator):
         self.note(of_chain_undo, result, self.places, sinks)
         for each in result["streams"]:
             extra = {"kind": "undo", "plan_id": outcome.plan_id, "batch_id": None}
-            self._announce(each["checkpoint"], extra, context, before=bool(each.get("already_done")))
+            self._announce(each["checkpoint"], extra, context)
         return result
 
 

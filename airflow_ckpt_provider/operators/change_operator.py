@@ -15,7 +15,6 @@ from airflow_ckpt_provider.operators.renamed import deprecated
 from airflow_ckpt_provider.operators.rendering import TextOperator
 from airflow_ckpt_provider.operators.run_identity import (
     has_been_tried,
-    is_first_since_cleared,
     made_by,
     run_of,
     since_said,
@@ -182,13 +181,11 @@ class StoppedQueryOperator(MaskingOperator):
             return there.seal is None and not changed
         return False
 
-    def _announce(self, checkpoint: str, extra: Mapping[str, Any], context: Context, *, before: bool = False) -> None:
-        """Send the event of the checkpoint that was changed.
+    def _announce(self, checkpoint: str, extra: Mapping[str, Any], context: Context) -> None:
+        """Send the event of the checkpoint that was changed, by this attempt or by one before.
 
-        :param before: by an attempt before this one. If the task was cleared since, the event was sent then.
+        Airflow sends it when the task is a success, and nothing says whether an attempt before a clear was one.
         """
-        if before and is_first_since_cleared(context, self.retries):
-            return
         from airflow_ckpt_provider.assets import announce, checkpoint_asset
 
         whole = {**extra, "checkpoint": checkpoint, "made_by": made_by(context)}
@@ -313,17 +310,14 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
             self._link([str(part["plan_id"]) for part in changes], self._applying)
         return result
 
-    def _carried_out(self, result: dict[str, Any], context: Context, *, before: bool = False) -> dict[str, Any]:
-        """Announce what was carried out, and return the task's result.
-
-        :param before: by an attempt before this one.
-        """
+    def _carried_out(self, result: dict[str, Any], context: Context) -> dict[str, Any]:
+        """Announce what was carried out, by this attempt or by one before, and return the task's result."""
         from airflow_ckpt_provider.lineage.runs import changed_place, changes_of
 
         self._applying = context
         for part in changes_of(result["plan"]):
             extra = {"kind": part["kind"], "plan_id": part["plan_id"], "batch_id": part.get("batch_id")}
-            self._announce(changed_place(part), extra, context, before=before)
+            self._announce(changed_place(part), extra, context)
         return self._noted(result)
 
     def _asked(self) -> dict[str, Any]:

@@ -153,9 +153,13 @@ class KafkaRetentionGuardOperator(GuardOperator):
             raise RefusedError("raise_retention needs the planned downtime", hint="give max_downtime, such as 24h")
         at_most = int(parse_seconds(bound, field="raise_retention_to_at_most") * 1000)
         planned = plan_raise(report, at_most_ms=at_most)
-        # Of a topic that an attempt before has raised, what was there before that attempt is what has to be put back.
-        memory = TaskMemory(context, _STATE_KEY, retries=int(self.retries or 0))
-        before = [RaisedRetention.from_json(each) for each in memory.data.get("raised", [])]
+        # Of a topic that an attempt before has raised, also before a clear, what was there before that attempt is what has to be
+        # put back, as long as the topic has what that attempt has set.
+        memory = TaskMemory(context, _STATE_KEY, retries=int(self.retries or 0), outlives_clear=True)
+        store: Any = context.get("task_state_store")
+        old = store.get(_STATE_KEY) if store is not None else None  # a version before kept a list
+        kept = old if isinstance(old, list) else memory.data.get("raised", [])
+        before = [RaisedRetention.from_json(each) for each in kept]
         record = {change.topic: change for change in still_raised(cluster.again(), before)}
         for change in planned:
             known = record.get(change.topic, change)

@@ -124,7 +124,7 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
                 return self._shown(self._plan(checkpoint, place, seal_id))
             repository = repository_for_change(place, checkpoint)
             if done := self._done_before(repository, checkpoint, seal_id, context):
-                return self._carried_out(done, context, before=True)
+                return self._carried_out(done, context)
             shown: dict[str, Any] = {}
 
             def plan(sealed_under: str | None) -> ResetPlan:

@@ -116,7 +116,7 @@ class CheckpointRestoreOperator(ExecutorsOperator, StoppingOperator, StreamOpera
             if mode == PLAN:
                 return self._shown(self._plan(repository, target, None))
             if record := self._ended_before(repository, target, context, kind=RestorePlan.kind):
-                return self._carried_out(_of_record(record), context, before=True)
+                return self._carried_out(_of_record(record), context)
             shown: dict[str, Any] = {}
             how = self._how(target, context)
             planned = None

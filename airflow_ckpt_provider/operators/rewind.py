@@ -117,7 +117,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
                 return self._shown(self._plan(checkpoint, place, None))
             repository = repository_for_change(place, checkpoint.location)
             if record := self._ended_before(repository, checkpoint.location, context, kind=RewindPlan.kind):
-                return self._carried_out(_of_record(record), context, before=True)
+                return self._carried_out(_of_record(record), context)
             shown: dict[str, Any] = {}
 
             def plan(seal_id: str | None) -> RewindPlan:

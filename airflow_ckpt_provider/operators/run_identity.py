@@ -54,18 +54,10 @@ def has_been_tried(context: Context) -> bool:
     return "ti" in context and context["ti"].try_number > 1
 
 
-def life_of(context: Context, retries: int | None) -> int:
-    """Return a number that is the same for all attempts of a task until it is cleared: how many there were before that.
+def life_of(context: Context) -> int:
+    """Return a number that is the same for all attempts of a task until it is cleared: ``max_tries`` of its instance.
 
-    :param retries: the task's own.
+    Airflow sets it when the instance is created, and again only with a clear, to more than the attempts that there were. The
+    task's own ``retries`` may be others by the next attempt: the DAG may have been edited.
     """
-    return int(getattr(context.get("ti"), "max_tries", None) or 0) - int(retries or 0)
-
-
-def is_first_since_cleared(context: Context, retries: int | None) -> bool:
-    """Whether this is the first attempt after the task was cleared: what an attempt before has carried out was announced then.
-
-    :param retries: the task's own.
-    """
-    life = life_of(context, retries)
-    return life > 0 and bool(context["ti"].try_number == life + 1)
+    return int(getattr(context.get("ti"), "max_tries", None) or 0)

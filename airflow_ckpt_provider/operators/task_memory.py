@@ -21,7 +21,7 @@ _CLOCKS_DIFFER = 60.0
 
 
 class TaskMemory:
-    """One dictionary for all attempts of a task; another one after it was cleared.
+    """One dictionary for all attempts of a task; another one after it was cleared, unless it outlives that.
 
     .. code-block:: python
 
@@ -33,21 +33,34 @@ class TaskMemory:
 
     :param context: of the task.
     :param key: under which it is kept.
-    :param retries: the task's own.
+    :param retries: the task's own. What a version before has kept is compared with them.
     :param carried: what came back with a deferral.
+    :param outlives_clear: the attempts after a clear find it too; whoever reads it sees whether it still holds.
     """
 
-    def __init__(self, context: Context, key: str, *, retries: int, carried: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        key: str,
+        *,
+        retries: int,
+        carried: dict[str, Any] | None = None,
+        outlives_clear: bool = False,
+    ) -> None:
         self._store: Any = context.get("task_state_store")
         self._key = key
-        self.life = life_of(context, retries)
+        self._max_tries = life_of(context)
+        self._retries = retries
+        self._outlives_clear = outlives_clear
         self._attempt = uuid.uuid4().hex
         kept = self._read()
         #: Whose writing this attempt may replace: its own, and what it has read.
         self._known = {self._attempt, (kept or {}).get("attempt")}
-        if kept and kept.get("life") != self.life:
+        if kept and not self._is_of_this_life(kept):
             kept = None
-        self.data: dict[str, Any] = kept or carried or {"life": self.life}
+        self.data: dict[str, Any] = kept or carried or self._empty()
+        #: Names this life of the task: the same for all attempts, also if one of another version began it.
+        self.life = int(self.data.get("life", self._max_tries))
         #: Whether an attempt before may have left something of which nothing here knows.
         self.blank_retry = self._store is None and not carried and has_been_tried(context)
         began = getattr(context.get("dag_run"), "start_date", None)
@@ -77,7 +90,15 @@ class TaskMemory:
         found = self._read() or {}
         if self._store is None or found.get("attempt") in self._known:
             return self.data
-        return found if found.get("life") == self.life else {}
+        return found if self._is_of_this_life(found) else {}
+
+    def _is_of_this_life(self, kept: dict[str, Any]) -> bool:
+        """Whether something that was kept counts, or is from before a clear; old ones have ``life``, which lacks the retries."""
+        made_for = kept.get("max_tries", kept.get("life", 0) + self._retries)
+        return self._outlives_clear or bool(made_for == self._max_tries)
+
+    def _empty(self) -> dict[str, Any]:
+        return {"life": self._max_tries, "max_tries": self._max_tries}
 
     def _read(self) -> dict[str, Any] | None:
         found = self._store.get(self._key) if self._store is not None else None
@@ -85,7 +106,7 @@ class TaskMemory:
 
     def forget(self) -> None:
         """Have the next attempt start from the beginning."""
-        self.data = {"life": self.life}
+        self.data = self._empty()
         if self._store is not None:
             self._store.delete(self._key)
             self._known.add(None)

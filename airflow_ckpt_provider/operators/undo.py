@@ -100,7 +100,7 @@ class CheckpointUndoOperator(StoppedQueryOperator, CheckpointOperator, Repositor
         self.log.info("%s is what it was before %s %s", outcome.checkpoint, outcome.kind, outcome.plan_id)
         result = outcome.to_json()
         extra = {"kind": "undo", "plan_id": result["plan_id"], "batch_id": None}
-        self._announce(result["checkpoint"], extra, context, before=outcome.already_done)
+        self._announce(result["checkpoint"], extra, context)
         self._link([result["plan_id"]], context)
         self.note(of_undo, result, self.places, texts(self.sink, "sink"))
         return result

@@ -26,6 +26,7 @@ from airflow_ckpt_provider.change.fence import (
     attempts_place,
     fenced,
     newest_attempt,
+    was_changed_since,
 )
 from airflow_ckpt_provider.errors import ChangeRunningError, LeaseLostError, RefusedError, StorageError
 from airflow_ckpt_provider.storage.clocks import Clocks
@@ -510,6 +511,48 @@ class TestWhatWasDoneSince:
         with attempt_at(orders, repository) as mine:
             assert mine.done_since(Clocks(passed=3600)) is not None
             assert mine.done_since(Clocks(passed=-3600)) is None
+
+
+class TestWhetherItWasChangedSince:
+    """Without an attempt of one's own. It was, where that is not known of an attempt that has said nothing of its end."""
+
+    @pytest.mark.parametrize(
+        ("how", "age", "alive", "elsewhere", "expected"),
+        [
+            ("done", 3550, None, False, True),
+            ("done", 3610, None, False, False),  # on one host there is one clock
+            ("done", 3610, None, True, True),
+            ("done", 3670, None, True, False),
+            ("refused", 0, None, False, False),
+            ("killed", 3610, None, False, True),  # it may have written for as long as its lease and its requests last
+            ("killed", 3650, None, False, False),
+            ("killed", 3650, None, True, True),
+            ("killed", 3710, None, True, False),
+            ("killed", 7200, 3670, True, True),
+            ("killed", 7200, 3710, True, False),
+        ],
+    )
+    def test_an_hour(
+        self,
+        orders: Location,
+        repository: Repository,
+        *,
+        how: str,
+        age: int,
+        alive: int | None,
+        elsewhere: bool,
+        expected: bool,
+    ) -> None:
+        attempt_that(how, orders, repository)
+        attempts = attempts_place(repository, orders)
+        ages = dict.fromkeys(attempts.walk(), age) | ({"000001.alive.json": alive} if alive else {})
+        for path, seconds in ages.items():
+            document = json.loads(attempts.read(path if path in notes(orders, repository) else "000001.json"))
+            document["at"] = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
+            document |= {"process": "other/other/1"} if elsewhere else {}
+            attempts.replace(path, json.dumps(document).encode())
+        assert was_changed_since(repository, orders, Clocks(passed=3600), but_in="run 2/") is expected
+        assert not was_changed_since(repository, orders, Clocks(passed=3600), but_in="me")
 
 
 def attempt_that(how: str, orders: Location, repository: Repository) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -11,13 +10,11 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_ckpt_provider.change.fence import attempts_place
 from airflow_ckpt_provider.change.sealing import seal
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.change_operator import UNCHANGED
 from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
-from airflow_ckpt_provider.recovery.kept_changes import repository_of_change
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.checkpoints import logs, plant
 
@@ -73,7 +70,8 @@ def test_a_change_since_makes_it_void(
     }
     if is_void:
         with pytest.raises(
-            AirflowFailException, match=r"took over: it has changed the checkpoint since dag/second/later/-1 said"
+            AirflowFailException,
+            match=r"took over: it has, or may have, changed the checkpoint since dag/second/later/-1 said",
         ):
             rewind(place / "orders", context, 2, **given)
     else:
@@ -114,16 +112,13 @@ class TestAQueryThatWasStoppedForAChangeThatIsRefused:
 
     def test_another_run_has_changed_it_and_may_have_started_it(self, place: Location, run: Run) -> None:
         plant(place / "orders", logs(range(6)))
+        before = datetime.now(UTC).isoformat()
         rewind(place / "orders", run(run_id="first"), 4)
         plant(place / "orders", logs(range(6)))
-        assert self.refused(place, run) is False
+        assert self.refused(place, run, stopped_since=before) is False
         rewind(place / "orders", run(run_id="second"), 4)  # the newest change is its own
-        assert self.refused(place, run) is False
-        attempts = attempts_place(repository_of_change(place / "orders"), place / "orders")
-        for path in attempts.walk():
-            if path.endswith(".end.json"):
-                ended = {**json.loads(attempts.read(path)), "at": (datetime.now(UTC) - HOUR).isoformat()}
-                attempts.replace(path, json.dumps(ended).encode())
+        assert self.refused(place, run, stopped_since=before) is False
+        # By the clock of one host, the other change ended before this stop.
         assert self.refused(place, run) is True
 
 
