@@ -344,7 +344,7 @@ class _Look:
             elif file.size and found.size < file.size:
                 cut.setdefault(name, []).append(file)
             elif file.size and found.size > file.size:
-                other.append(f"{file.path} has {found.size:,} bytes, and {file.size:,} in the log")
+                other.append(f"{file.path} has {found.size} bytes, and {file.size} in the log")
         self._add_harmed(
             gone, "are gone, by VACUUM or by hand", "with spark.sql.files.ignoreMissingFiles they are left out"
         )

@@ -158,7 +158,7 @@ def test_a_driver_that_was_started_late_or_again(backup: Backup, tmp_path: Path)
         + [f"--accept={word}" for word in ACCEPTED]
     )
     writes = SparkWrites(backup.tasks.session, Address(target.uri), backup.address)
-    with pytest.raises(RefusedError, match="took over.*changed the checkpoint since"):
+    with pytest.raises(RefusedError, match=r"took over.*changed the checkpoint since"):
         restored(backup.repository, target, writes, args, said=said)
     assert visible(target) == running
 
