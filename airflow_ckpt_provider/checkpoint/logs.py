@@ -8,8 +8,6 @@ A log is a directory of small text files named by number. A reader of Spark acce
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
 from typing import Any
 
 from airflow_ckpt_provider.errors import UnreadableLogError
@@ -22,15 +20,6 @@ _NUMBER, HIGHEST = re.compile(r"0|[1-9][0-9]{0,18}"), 2**63 - 1
 def batch_id_of(name: str) -> int | None:
     """Return the batch id that a file name in a log stands for, or ``None`` if Spark would ignore the file."""
     return int(name) if _NUMBER.fullmatch(name) and int(name) <= HIGHEST else None
-
-
-def missing_between(numbers: Iterable[int]) -> Iterator[int]:
-    """What is missing between the lowest and the highest of some numbers, ascending.
-
-    Made as it is asked for: one file with a huge number in its name makes it endless.
-    """
-    for before, after in pairwise(sorted(numbers)):
-        yield from range(before + 1, after)
 
 
 def split_log(data: bytes, *, path: str, batch_id: int | None, known: frozenset[int]) -> tuple[int, list[str]]:

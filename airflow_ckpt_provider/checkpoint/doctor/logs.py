@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.doctor import kinds
 from airflow_ckpt_provider.checkpoint.doctor.examination import Examination, batch_of
 from airflow_ckpt_provider.checkpoint.findings import Finding, Severity
-from airflow_ckpt_provider.checkpoint.logs import HIGHEST, missing_between
+from airflow_ckpt_provider.checkpoint.gaps import gaps
+from airflow_ckpt_provider.checkpoint.logs import HIGHEST
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.operators import STATE
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
@@ -69,7 +70,7 @@ def holes(seen: Examination) -> Iterator[Finding]:
         return
     first, logged, committed = seen.logged[0], set(seen.logged), set(seen.committed)
     between = (b for b in seen.committed if first < b < latest and b not in logged)
-    lost = missing_between(logged) if seen.has_state else between
+    lost = chain.from_iterable(gaps(logged, first, latest)) if seen.has_state else between
     # No stream gets to the highest number, so asynchronous progress tracking has left nothing out before it.
     is_lost = seen.has_state or latest - 1 in committed or latest == HIGHEST
     if first == latest or (latest - 1 not in logged and is_lost):
