@@ -81,7 +81,7 @@ def dags() -> dict[str, Any]:
 
 
 def told_by(dag_id: str, task_id: str, *, error: Exception | None = None, **context: Any) -> list[str]:
-    """Who is told by a task as it is in its DAG: not rendered and not unmapped, as the DAG processor has it."""
+    """Who is told by a task in the state in which the DAG processor has it: not rendered, and still mapped."""
     dag = dags()[dag_id]
     task = dag.get_task(task_id)
     TOLD.clear()

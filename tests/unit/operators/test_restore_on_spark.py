@@ -16,6 +16,7 @@ from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.restore import APPLICATION, CheckpointRestoreOperator
 from airflow_ckpt_provider.places import open_place
 from tests.support.backups import visible
+from tests.support.spark_submit import plant_spark_submit
 
 Run = Callable[..., dict[str, Any]]
 
@@ -38,16 +39,7 @@ if not os.environ.get("IDLE"):
 @pytest.fixture
 def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the stand-in notes what it was called with; missing as long as nobody called it."""
-    program = tmp_path / "bin" / "spark-submit"
-    program.parent.mkdir()
-    program.write_text(SUBMIT)
-    program.chmod(0o755)
-    for name, value in {
-        "PATH": f"{program.parent}:/usr/bin:/bin",
-        "NOTED": str(tmp_path / "noted.json"),
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "yarn"}),
-    }.items():
-        monkeypatch.setenv(name, value)
+    plant_spark_submit(monkeypatch, tmp_path, SUBMIT, NOTED=str(tmp_path / "noted.json"))
     return tmp_path / "noted.json"
 
 

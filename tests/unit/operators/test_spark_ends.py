@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -22,6 +21,7 @@ from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
 from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.sinks.delta_rollback import TableTarget
+from tests.support.spark_submit import plant_spark_submit
 from tests.support.waiting import wait_until
 
 Run = Callable[..., dict[str, Any]]
@@ -80,13 +80,7 @@ def _chain(places: dict[str, str], _context: dict[str, Any]) -> tuple[Any, Calla
 @pytest.fixture
 def pid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the stand-in writes its id."""
-    program = tmp_path / "bin" / "spark-submit"
-    program.parent.mkdir()
-    program.write_text(SUBMIT)
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    monkeypatch.setenv("PID", str(tmp_path / "pid"))
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local"}))
+    plant_spark_submit(monkeypatch, tmp_path, SUBMIT, host="local", PID=str(tmp_path / "pid"))
     return tmp_path / "pid"
 
 
