@@ -12,7 +12,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.support.damage_model import Stream, settings_of
+from tests.support.damage_model import Stream
+from tests.support.random_histories import settings_of
 from tests.support.s3_server import S3Server
 
 #: A history takes seconds: a hundred of them up to half an hour.

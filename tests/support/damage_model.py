@@ -22,7 +22,6 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from airflow_ckpt_provider.backup import lease, transfer
@@ -185,9 +184,8 @@ class Stream(RuleBasedStateMachine):
         choice=st.integers(0, 50),
     )
     def one_is_killed_or_stands_still(self, kind: str, at: int, meanwhile: str | None, choice: int) -> None:
-        known = set(read_damaged(self.repository.location, "orders").objects)
-        bad = self.not_whole(known)
-        whole = [m.backup_id for m in reversed(self.manifests()) if m.backup_id not in bad]
+        known_before = self.known_as_damaged()
+        there = [m.backup_id for m in reversed(self.manifests())]
         before_it, requests = set(self.held), 0
 
         def before(operation: str, path: str) -> None:
@@ -207,13 +205,27 @@ class Stream(RuleBasedStateMachine):
         self.see_what_was_made()
         self.found &= self.damaged()
         left = {m.backup_id for m in self.manifests()}
-        bad |= self.not_whole(set(read_damaged(self.repository.location, "orders").objects))
-        made = sorted(
-            set(self.held) - before_it, reverse=True
-        )  # meanwhile; the expire may have been planned after that
-        whole = [backup_id for backup_id in (*made, *whole) if backup_id not in bad]
-        kept = whole[: 1 + choice % 3] if kind == "expire" else whole
-        assert left >= set(kept), "a damaged one has the place of a whole one"
+        made = sorted(set(self.held) - before_it, reverse=True)
+        known_after = self.known_as_damaged()
+
+        def whole(damaged: set[str]) -> list[str]:
+            return [backup_id for backup_id in (*made, *there) if backup_id not in damaged]
+
+        if kind != "expire":
+            assert left >= set(whole(known_before | known_after))
+            return
+        # It was planned before or after what was done meanwhile, and follows its plan; it sees again only that a whole one stays.
+        last = 1 + choice % 3
+        kept = [set(whole(known)[:last]) for known in (known_before, known_after)]
+        assert any(left >= each for each in kept), "a damaged one has the place of a whole one"
+        under_way = next(([backup_id] for backup_id in there if backup_id not in left), [])
+        assert not whole(known_after) or {*left, *under_way} & set(whole(known_after)), (
+            "it looks before each that it removes"
+        )
+
+    def known_as_damaged(self) -> set[str]:
+        """Backups that are known to be damaged."""
+        return self.not_whole(set(read_damaged(self.repository.location, "orders").objects))
 
     def run_without_leases(self, kind: str, choice: int) -> None:
         """Work of another process; the leases are a courtesy, which keeps no two apart when one is suspended."""
@@ -320,7 +332,7 @@ class Stream(RuleBasedStateMachine):
     @rule(last=st.integers(1, 3))
     def somebody_expires(self, last: int) -> None:
         before = [m.backup_id for m in reversed(self.manifests())]
-        bad = self.not_whole(set(read_damaged(self.repository.location, "orders").objects))
+        bad = self.known_as_damaged()
         whole = [backup_id for backup_id in before if backup_id not in bad]
         try:
             plan = plan_expire(self.repository, Policy(last=last))
@@ -373,8 +385,7 @@ class Stream(RuleBasedStateMachine):
         try:
             assert self.repository.manifest().backup_id not in bad
         except DamagedBackupError:
-            known = set(read_damaged(self.repository.location, "orders").objects)
-            assert self.not_whole(known) == {m.backup_id for m in self.manifests()}
+            assert self.known_as_damaged() == {m.backup_id for m in self.manifests()}
 
     @precondition(lambda self: self.held)
     @rule()
@@ -407,13 +418,3 @@ class Stream(RuleBasedStateMachine):
         finally:
             self.patches.undo()
             forget_all()
-
-
-def settings_of(examples: int) -> settings:
-    """How many histories, each of 25 steps; ``MODEL_EXAMPLES`` of the environment goes before."""
-    return settings(
-        max_examples=int(os.environ.get("MODEL_EXAMPLES", examples)),
-        stateful_step_count=25,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )

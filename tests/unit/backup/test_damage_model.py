@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.support.damage_model import Stream, settings_of
+from tests.support.damage_model import Stream
+from tests.support.random_histories import settings_of
 
 
 def test_no_damage_is_forgotten(repository_format: int) -> None:

@@ -8,7 +8,6 @@ After every step every backup that is listed is whole; at the end each is restor
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from airflow_ckpt_provider.backup import lease, repack, transfer
@@ -39,6 +37,7 @@ from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import files_in
 from tests.support.checkpoints import batch_metadata, commit_log, metadata, offsets_log, plant
 from tests.support.every_run import of_these
+from tests.support.random_histories import settings_of
 from tests.support.watched_stores import Killed, forget_all, in_memory, watched
 
 #: A prune that takes everybody for dead who has not ended, and one that waits for all of them.
@@ -344,16 +343,8 @@ class MigratedStream(Stream):
         super().teardown()
 
 
-def settings_of(examples: str) -> settings:
-    return settings(
-        max_examples=int(os.environ.get("MODEL_EXAMPLES", examples)),
-        stateful_step_count=25,
-        suppress_health_check=list(HealthCheck),
-    )
-
-
-Stream.TestCase.settings, PackedStream.TestCase.settings = settings_of("10"), settings_of("5")
-MigratedStream.TestCase.settings = settings_of("5")
+Stream.TestCase.settings, PackedStream.TestCase.settings = settings_of(10), settings_of(5)
+MigratedStream.TestCase.settings = settings_of(5)
 TestPruneModel = Stream.TestCase
 TestPackedPruneModel = PackedStream.TestCase
 TestMigratedPruneModel = MigratedStream.TestCase
