@@ -142,7 +142,8 @@ class Change:
         plan = self.plan
         if plan.already_done:
             return Outcome(plan.plan_id, plan.checkpoint, already_done=True)
-        plan.check_fingerprint(fingerprint)
+        begun = self.repository.kept_plan(plan.plan_id) or {} if plan.continued else {}
+        plan.check_fingerprint(fingerprint, begun.get("fingerprint"))
         if not plan.continued:
             plan.check_accepted(accept)
         if plain_uri(plan.checkpoint) != plain_uri(self.place.uri):

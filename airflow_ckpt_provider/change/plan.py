@@ -275,14 +275,24 @@ class Plan:
                 hint=f"choose another target or put the cause right; or accept explicitly: {words} (accept=[{listed}])",
             )
 
-    def check_fingerprint(self, shown: str | None) -> None:
-        """See that the plan is the one that was shown and approved; one that is resumed has changed things itself.
+    def check_fingerprint(self, shown: str | None, begun: str | None = None) -> None:
+        """See that the plan is the one that was shown and approved. One that is resumed has changed things itself: it goes by
+        the plan with which it was begun.
 
         :param shown: fingerprint of the plan that was shown; ``None``: not compared.
+        :param begun: fingerprint of the plan with which it was begun, where it is resumed; ``None``: nobody has kept that.
         :raises RefusedError: it is another one.
         """
-        if shown in (None, self.plan_fingerprint) or self.already_done or self.continued:
+        if shown is None or self.already_done or shown == (begun if self.continued else self.plan_fingerprint):
             return
+        if self.continued:
+            if begun is None:
+                return
+            raise RefusedError(
+                f"the {self.kind} {self.plan_id} of {self.checkpoint} was begun by a plan with the fingerprint {begun}, not "
+                f"{shown}, and has not ended; nothing was changed",
+                hint="resume it with that fingerprint or without one, or undo it first",
+            )
         raise RefusedError(
             f"the plan that was shown ({shown}) is not the one that would be carried out now ({self.plan_fingerprint}): "
             f"{self.checkpoint} or its sink have changed since; nothing was changed",
@@ -368,6 +378,18 @@ def undo_command(place: str, plan_id: str, repository: Repository | None, sinks:
     if repository is not None and not repository.is_beside(place):
         words += ["--repository", repository.location.uri]
     return shlex.join([*words, *(word for sink in sinks if sink for word in ("--sink", sink))])
+
+
+def chain_command(action: str, of: Mapping[str, str]) -> str:
+    """A command on all the streams that are changed together.
+
+    :param action: ``undo``; or what is resumed: ``rewind`` or ``restore``.
+    :param of: what a part keeps of it: ``plan_id``, ``arguments``, which name its streams in a command, and ``again``, the whole
+        command that resumes it. Plans of older versions lack that.
+    """
+    if action == "undo":
+        return f"airflow-ckpt chain undo {of['arguments']} --plan {of['plan_id']}"
+    return of.get("again") or f"airflow-ckpt chain {action} {of['arguments']} … --apply"
 
 
 def undone_by(plan_id: str) -> str:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.plan import undo_command, undo_of, undone_by
+from airflow_ckpt_provider.change.plan import chain_command, undo_command, undo_of, undone_by
 from airflow_ckpt_provider.change.sealing import STOPPING, of_change
 from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.change.undo import UNDOABLE
@@ -17,7 +17,6 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import CkptError
-from airflow_ckpt_provider.recovery.restore.plan import chain_command
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.specifier import option_for
 from airflow_ckpt_provider.sinks.named_tables import UNITY
@@ -182,7 +181,7 @@ def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStat
         again = _again(place, plan, repository)
         if plan.chain:
             doing += f", with the streams of chain {plan.chain['plan_id']}"
-            again = f"airflow-ckpt chain rewind {plan.chain['arguments']} … --apply"
+            again = chain_command("rewind", plan.chain)
         commands: tuple[str, ...] = (again, plan.command_to_undo(repository))
     else:
         by_spark = ""
@@ -190,7 +189,7 @@ def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStat
         commands = (*_same_command(place, repository, document), undo_command(place, plan_id, repository))
         if chain := document.get("chain"):
             doing += f", with the streams of chain {chain['plan_id']}"
-            commands = tuple(f"airflow-ckpt {chain_command(action, chain)}" for action in ("restore", "undo"))
+            commands = tuple(chain_command(action, chain) for action in ("restore", "undo"))
     if seal.plan_id != plan_id:
         return RewindStatus(
             UNDER_WAY,

@@ -9,6 +9,7 @@ from typing import Any
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.change.engine import Change, SinkAction
+from airflow_ckpt_provider.change.plan import chain_command
 from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.change.undo import UndoPlan, plan_to_undo, plan_undo
@@ -130,7 +131,7 @@ def undoing(
         raise RefusedError(
             f"{document['kind']} {document['plan_id']} of {checkpoint} is a part of chain {chain['plan_id']}: undone alone, "
             "the streams that were changed together would be at different rows",
-            hint=f"undo all: `airflow-ckpt chain undo {chain['arguments']} --plan {chain['plan_id']}`",
+            hint=f"undo all: `{chain_command('undo', chain)}`",
         )
     former = document.get("observed")
     observed = _sibling(checkpoint, str(former), open_place) if former else None

@@ -56,7 +56,7 @@ class Verb:
 
     :param kind: as its plan names it.
     :param before: files of the place where all is.
-    :param carry_out: does it, given that place, or resumes it.
+    :param carry_out: does it, given that place, or resumes it; with what else is asked for, such as ``fingerprint``.
     :param checkpoint: the checkpoint that is changed; of a flow, its next version.
     :param observed: the checkpoint whose query is stopped, where that is another one: of a flow, its former version.
     :param stops: does it after the query was stopped by the seal.
@@ -64,7 +64,7 @@ class Verb:
 
     kind: str
     before: Callable[[], Files]
-    carry_out: Callable[[Location], Any]
+    carry_out: Callable[..., Any]
     checkpoint: str = "orders"
     observed: str = "orders"
     stops: Callable[[Location], Any] | None = None
@@ -114,8 +114,8 @@ def _plan_rewind(here: Location, seal_id: str | None = None, batch: int = 0) -> 
     )
 
 
-def _rewind(here: Location) -> Any:
-    return apply_rewind(_plan_rewind(here), Checkpoint.at(orders(here)), held(here), sink=SINK, rest=STOPPED)
+def _rewind(here: Location, **how: Any) -> Any:
+    return apply_rewind(_plan_rewind(here), Checkpoint.at(orders(here)), held(here), sink=SINK, rest=STOPPED, **how)
 
 
 def rewind_applier(here: Location) -> Callable[..., Any]:
@@ -130,8 +130,8 @@ def _plan_reset(here: Location, seal_id: str | None = None) -> ResetPlan:
     return plan_reset(orders(here), ResetWay.KEEP_POSITION, sink=SINK, repository=here / "backups", seal_id=seal_id)
 
 
-def _reset(here: Location) -> Any:
-    return apply_reset(_plan_reset(here), orders(here), held(here), accept=ACCEPTED, rest=STOPPED)
+def _reset(here: Location, **how: Any) -> Any:
+    return apply_reset(_plan_reset(here), orders(here), held(here), accept=ACCEPTED, rest=STOPPED, **how)
 
 
 def _stop_and_reset(here: Location) -> Any:
@@ -143,10 +143,9 @@ def _plan_repair(here: Location, seal_id: str | None = None) -> RepairPlan:
     return plan_repair(Checkpoint.at(orders(here)), repository=held(here), seal_id=seal_id)
 
 
-def _repair(here: Location) -> Any:
-    return apply_repair(
-        _plan_repair(here), Checkpoint.at(orders(here)), repository=held(here), accept=ACCEPTED, rest=STOPPED
-    )
+def _repair(here: Location, **how: Any) -> Any:
+    plan, checkpoint = _plan_repair(here), Checkpoint.at(orders(here))
+    return apply_repair(plan, checkpoint, repository=held(here), accept=ACCEPTED, rest=STOPPED, **how)
 
 
 def _stop_and_repair(here: Location) -> Any:
@@ -162,24 +161,24 @@ def _plan_restore(here: Location, seal_id: str | None = None) -> RestorePlan:
     return plan_restore(repository, manifest, orders(here), replace=True, seal_id=seal_id)
 
 
-def _restore(here: Location) -> Any:
-    return apply_restore(_plan_restore(here), rest=STOPPED)
+def _restore(here: Location, **how: Any) -> Any:
+    return apply_restore(_plan_restore(here), rest=STOPPED, **how)
 
 
 def _stop_and_restore(here: Location) -> Any:
     return stop_and_apply(here, functools.partial(_plan_restore, here), apply_restore, change="restore")
 
 
-def _reset_flow(here: Location) -> Any:
+def _reset_flow(here: Location, **how: Any) -> Any:
     plan = plan_flow_reset(flow_named(flows_of(here / "pipeline"), "ingest"), keep_position=True, sink=SINK)
-    return apply_flow_reset(plan, repository=held(here), rest=STOPPED)
+    return apply_flow_reset(plan, repository=held(here), rest=STOPPED, **how)
 
 
-def _restore_flow(here: Location) -> Any:
+def _restore_flow(here: Location, **how: Any) -> Any:
     repository = held(here)
     flow = flow_named(flows_of(here / "pipeline"), "ingest")
     plan = plan_flow_restore(flow, repository, repository.manifest(name="ingest"), sink=SINK)
-    return apply_flow_restore(plan, accept=ACCEPTED, rest=STOPPED)
+    return apply_flow_restore(plan, accept=ACCEPTED, rest=STOPPED, **how)
 
 
 def _damaged() -> Files:

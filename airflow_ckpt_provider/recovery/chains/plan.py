@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from airflow_ckpt_provider.change.plan import Plan, Risk, accept_block, plan_page, reads_document
+from airflow_ckpt_provider.change.plan import Plan, Risk, accept_block, chain_command, plan_page, reads_document
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
@@ -90,7 +90,7 @@ class JointPlan(Plan):
     @property
     def undo_command(self) -> str:
         """The command that undoes it."""
-        return f"airflow-ckpt chain undo {self.arguments} --plan {self.plan_id}"
+        return chain_command("undo", {"plan_id": self.plan_id, "arguments": self.arguments})
 
     def risks_of_parts(self) -> dict[str, list[str]]:
         """Word of a risk -> why, for each part."""
@@ -99,6 +99,19 @@ class JointPlan(Plan):
             for risk in change.risks:
                 found.setdefault(risk.word, []).append(f"{name}: {risk.why}")
         return found
+
+
+def rewind_command(arguments: str, target: str, begins_with: Sequence[str], *, exact_replay: bool) -> str:
+    """The command that rewinds streams together.
+
+    :param arguments: the streams as a command names them.
+    :param target: where to, in words.
+    :param begins_with: the streams that the target is for.
+    :param exact_replay: whether the next batch is to run again over the same data.
+    """
+    first = " ".join(f"--from {shlex.quote(name)}" for name in begins_with)
+    replay = "" if exact_replay else " --no-exact-replay"
+    return f"airflow-ckpt chain rewind {arguments} {shlex.quote(option_for(target))} {first}{replay} --apply"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +184,7 @@ class ChainPlan(JointPlan):
     @property
     def command(self) -> str:
         """The command that resumes it."""
-        begins_with = " ".join(f"--from {shlex.quote(name)}" for name in self.begins_with)
-        replay = "" if self.exact_replay else " --no-exact-replay"
-        where_to = f"{shlex.quote(option_for(self.target))} {begins_with}{replay}"
-        return f"airflow-ckpt chain rewind {self.arguments} {where_to} --apply"
+        return rewind_command(self.arguments, self.target, self.begins_with, exact_replay=self.exact_replay)
 
     @property
     def exact_replay(self) -> bool:

@@ -13,7 +13,7 @@ from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSet
 from airflow_ckpt_provider.guards.report import Judgement, SourceReport
 from airflow_ckpt_provider.recovery.chains.boundary import Chain, Choice, find_boundary, same_rows
 from airflow_ckpt_provider.recovery.chains.edges import find_edges, in_order
-from airflow_ckpt_provider.recovery.chains.plan import ChainPart, ChainPlan, JointPlan
+from airflow_ckpt_provider.recovery.chains.plan import ChainPart, ChainPlan, JointPlan, rewind_command
 from airflow_ckpt_provider.recovery.chains.positions import BEFORE_ALL, moved_entries
 from airflow_ckpt_provider.recovery.chains.sealed import kept_chain, not_ended, part_ids
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream, ReadStream, named_streams, read_stream
@@ -79,7 +79,9 @@ def plan_chain(
         )
     made = chain_id or new_plan_id()
     ids = part_ids(made, streams)
-    parts, arguments = [], [stream.argument for stream in streams]
+    arguments = " ".join(f"--stream {stream.argument}" for stream in streams)
+    again = rewind_command(arguments, str(specifier), first, exact_replay=exact_replay)
+    parts = []
     for name, stream in chain.streams.items():
         reads = {edge.source: edge.table for edge in chain.reads(name)}
         newest, argument = stream.progress.latest_committed or 0, stream.stream.argument
@@ -92,7 +94,7 @@ def plan_chain(
                 is_sealed=chain_id is not None,
                 exact=exact_replay,
                 guards=guards,
-                chain={"plan_id": made, "arguments": " ".join(f"--stream {argument}" for argument in arguments)},
+                chain={"plan_id": made, "arguments": arguments, "again": again},
             )
             part = replace(part, rewind=plan, undo_needs=_undo_needs(chain, stream, choices, plan))
         parts.append(part)

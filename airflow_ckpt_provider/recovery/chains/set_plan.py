@@ -87,7 +87,7 @@ class SetRestorePlan(JointPlan):
     @property
     def chain(self) -> dict[str, str]:
         """What each part says of this plan."""
-        return {"plan_id": self.plan_id, "arguments": self.arguments}
+        return {"plan_id": self.plan_id, "arguments": self.arguments, "again": self.command}
 
     @property
     def arguments(self) -> str:

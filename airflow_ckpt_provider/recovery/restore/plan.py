@@ -27,6 +27,7 @@ from airflow_ckpt_provider.change.plan import (
     Risk,
     Write,
     accept_block,
+    chain_command,
     entry_writes,
     literal_writes,
     plan_page,
@@ -77,8 +78,8 @@ class RestorePlan(Plan):
     :param continued: it was begun before, and is resumed.
     :param observed: URI of the former version of a flow, where the target is its next one; else empty.
     :param other_query: id of the query whose checkpoint is replaced, if it is not known to be the backup's query; else empty.
-    :param chain: the restore of several streams that it is a part of: its ``plan_id``, and the ``arguments`` that name its
-        streams in a command; ``None``: it is a restore of its own.
+    :param chain: the restore of several streams that it is a part of: see
+        :func:`~airflow_ckpt_provider.change.plan.chain_command`; ``None``: it is a restore of its own.
     :param is_prepared: the backup was found whole already, and is kept from being pruned.
     :param kept: gets the contents that :meth:`prepare` reads, so that they are not read again to be written; ``None``: they
         are.
@@ -333,7 +334,7 @@ class RestorePlan(Plan):
         """
         if self.chain is None:
             return undo_command(self.checkpoint, self.plan_id, repository)
-        return f"airflow-ckpt {chain_command('undo', self.chain)}"
+        return chain_command("undo", self.chain)
 
     @property
     def verdict(self) -> Verdict:
@@ -563,17 +564,6 @@ def _rewritten(
     return rewritten
 
 
-def chain_command(action: str, chain: Mapping[str, str]) -> str:
-    """The command on a restore of several streams, without the program.
-
-    :param action: ``restore``: resume it; ``undo``: undo it.
-    :param chain: as a part of it names it.
-    """
-    if action == "undo":
-        return f"chain undo {chain['arguments']} --plan {chain['plan_id']}"
-    return f"chain restore {chain['arguments']} … --apply"
-
-
 def _is_of_restore(seal: Seal) -> bool:
     """Whether a restore has sealed a place and begun; before that it may have been sealed to stop its query."""
     return seal.reason.endswith((_INTO_EMPTY, _REPLACING))
@@ -587,8 +577,7 @@ def _continued(plan: RestorePlan, seal: Seal) -> RestorePlan:
     if chain:
         raise SealedError(
             f"{place} is sealed by plan {seal.plan_id}, its part of chain {chain['plan_id']}, which was not ended",
-            hint=f"run that one again: `airflow-ckpt {chain_command('restore', chain)}`, or undo it: "
-            f"`airflow-ckpt {chain_command('undo', chain)}`",
+            hint=f"run that one again: `{chain_command('restore', chain)}`, or undo it: `{chain_command('undo', chain)}`",
         )
     wanted = plan.seal_reason.removesuffix(_INTO_EMPTY).removesuffix(_REPLACING)
     replacing = seal.reason == wanted + _REPLACING

@@ -17,6 +17,7 @@ from airflow_ckpt_provider.change.plan import (
     Risk,
     Write,
     accept_block,
+    chain_command,
     entry_writes,
     expect_edited,
     listed_files,
@@ -116,7 +117,7 @@ class RewindPlan(Plan):
     :param ended: when the batch had ended at the latest, in UTC.
     :param moved: path -> content of the log entries whose source positions move behind the rollback of a table that this
         stream reads; see :mod:`~airflow_ckpt_provider.recovery.chains.positions`.
-    :param chain: the chain that the plan is a part of: ``plan_id``, and the ``arguments`` that name its streams in a command.
+    :param chain: the chain that the plan is a part of, for :func:`~airflow_ckpt_provider.change.plan.chain_command`.
     """
 
     plan_id: str
@@ -238,7 +239,7 @@ class RewindPlan(Plan):
         """
         if self.chain is None:
             return undo_command(self.checkpoint, self.plan_id, repository, (sink.sink for sink in self.request.sinks))
-        return f"airflow-ckpt chain undo {self.chain['arguments']} --plan {self.chain['plan_id']}"
+        return chain_command("undo", self.chain)
 
     @property
     def writes_offsets(self) -> Collection[str]:

@@ -18,6 +18,7 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id, repository_at
 from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.backup.streams import is_place, stream_in_words
+from airflow_ckpt_provider.change.plan import chain_command
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.target import Target, check_alone, inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -317,7 +318,7 @@ def _continued(
     if plan.chain:
         raise SealedError(
             f"{progress.uri} is sealed by plan {plan.plan_id}, its part of chain {plan.chain['plan_id']}, which was not ended",
-            hint=f"run that one again: `airflow-ckpt chain rewind {plan.chain['arguments']} … --apply`, or undo it: "
+            hint=f"run that one again: `{chain_command('rewind', plan.chain)}`, or undo it: "
             f"`{plan.command_to_undo(repository)}`",
         )
     if plan.request.target == "from-file":  # begun by version 0.1, which did not distinguish one file from another

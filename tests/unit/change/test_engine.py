@@ -103,6 +103,22 @@ def test_killed_at_every_write(place: Location, name: str, ending: str) -> None:
 
 
 @each_verb
+def test_one_that_was_begun_is_resumed_only_by_whoever_approved_its_plan(place: Location, name: str) -> None:
+    verb = VERBS[name]
+    here = verb.begin(place / "run")
+    assert killed(_after_first_change(verb, here), here, 10_000)
+    half_way = verb.changed(here)
+    with pytest.raises(
+        RefusedError, match=r"was begun by a plan with the fingerprint (?P<begun>\w+), not 0badc0de"
+    ) as refused:
+        verb.carry_out(here, fingerprint="0badc0de")
+    assert verb.changed(here) == half_way
+    begun = refused.value.message.partition("the fingerprint ")[2].partition(",")[0]
+    verb.carry_out(here, fingerprint=begun)
+    assert not is_sealed(verb.changed(here))
+
+
+@each_verb
 def test_an_undo_that_is_killed_at_every_write(place: Location, name: str) -> None:
     """Of a change that was carried out, and of one that was stopped half-way."""
     verb = VERBS[name]

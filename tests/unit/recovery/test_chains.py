@@ -545,6 +545,7 @@ class TestStoppedAnywhere:
         silver = chained.checkpoint("silver")
         status = status_of(Checkpoint.at(silver), repository_of_change(silver))
         assert status.commands[0].startswith("airflow-ckpt chain rewind --stream bronze=")
+        assert status.commands[0].endswith(" --to-batch=4 --from bronze --apply")
         assert status.commands[1].startswith("airflow-ckpt chain undo --stream bronze=")
         to = Specifier("to_batch", "4")
         for name in IDS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +265,7 @@ class TestHalfWay:
         repository, place = half_way.repository, half_way.root / "orders"
         status = status_of(Checkpoint.at(place), repository)
         assert status.commands[0].startswith("airflow-ckpt chain restore --stream orders=")
+        assert re.search(r" --set \S+ --replace --apply$", status.commands[0])
         assert status.commands[1].startswith("airflow-ckpt chain undo --stream orders=")
         assert f"--repository {repository.location.uri}" in status.commands[1]
         manifest = repository.manifest(name="orders")
