@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.sinks.delta_rollback import RestoreBySpark, TableTarget
     from airflow_ckpt_provider.sinks.spark_tables import RunApplication
 
+#: Settings of the hook, and of Spark, with which ``spark-submit`` ends before its application: the one if on, the other if off.
+_TRACKED = ("track_driver_via_k8s_api", "yarn_track_via_rm_api")
+_WAITS = ("spark.yarn.submit.waitAppCompletion", "spark.kubernetes.submission.waitAppCompletion")
 #: Seconds in which a process that was killed is gone.
 _GRACE = 10.0
 
@@ -30,8 +34,10 @@ def run_by_connection(
     :param under_way: has the hook of an application as long as it runs, so that others can end it.
     :param settings: what else ``SparkSubmitHook`` is given: ``packages``, ``conf``, ….
     :raises MissingExtraError: Airflow's Spark provider is not installed; said before anything is changed.
-    :raises RefusedError: there is no such connection; said before anything is changed.
+    :raises RefusedError: there is no such connection, or by the settings ``spark-submit`` would not wait; said before anything
+        is changed.
     """
+    _check_waits(settings)
     try:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     except ImportError as e:
@@ -68,6 +74,21 @@ def run_by_connection(
             hooks.remove(hook)
 
     return run
+
+
+def _check_waits(settings: Mapping[str, Any]) -> None:
+    """See that ``spark-submit`` waits: else the application would change something after its task has ended.
+
+    :raises RefusedError: it would not.
+    """
+    conf = settings.get("conf") or {}
+    found = [name for name in _TRACKED if settings.get(name)]
+    found += [name for name in _WAITS if str(conf.get(name, "")).strip().lower() == "false"]
+    if found:
+        raise RefusedError(
+            f"{found[0]}: spark-submit would end before the application, and nobody would know what it does then",
+            hint="leave this setting out",
+        )
 
 
 def restore_by_connection(conn_id: str, *, uri: str | None = None, **settings: Any) -> RestoreBySpark:

@@ -36,6 +36,18 @@ if not os.environ.get("IDLE"):
 """
 
 
+#: Settings with which spark-submit leaves its application alone.
+EARLY = (
+    ("track_driver_via_k8s_api", {"track_driver_via_k8s_api": True}),
+    ("yarn_track_via_rm_api", {"yarn_track_via_rm_api": True}),
+    ("spark.yarn.submit.waitAppCompletion", {"conf": {"spark.yarn.submit.waitAppCompletion": "FALSE"}}),
+    (
+        "spark.kubernetes.submission.waitAppCompletion",
+        {"conf": {"spark.kubernetes.submission.waitAppCompletion": False}},
+    ),
+)
+
+
 @pytest.fixture
 def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the stand-in notes what it was called with; missing as long as nobody called it."""
@@ -108,6 +120,10 @@ def test_auto(
         ({"stop_running": True}, "engine is 'spark', and stop_running is true: Spark stops no query"),
         ({"engine": "flink"}, "give one of: local, spark, auto"),
         ({"fingerprint": "other"}, r"the plan that was shown \(other\) is not the one"),
+        *(
+            ({"spark_settings": settings}, f"{name}: spark-submit would end before the application")
+            for name, settings in EARLY
+        ),
     ],
     ids=str,
 )
