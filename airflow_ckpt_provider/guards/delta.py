@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -359,20 +359,20 @@ class _Look:
         """The data files that are to be read, each with what it is a part of."""
         wanted: list[tuple[str, AddedFile]] = []
         if self.offset.initial_snapshot and self.log.can_rebuild(self.offset.table_version):
-            wanted += [(f"snapshot {self.offset.table_version}", file) for file in self._snapshot_files()]
+            wanted += [(f"snapshot {self.offset.table_version}", file) for file in self._snapshot_files(commits)]
         skips = is_on(self.options, "skipChangeCommits")
         for commit in commits:
             if skips and commit.removed:
                 continue
             if reads_changes(self.options):
                 # What an index counts in a change data feed differs between commits: all files of the version are looked for.
-                gone_rows = tuple(AddedFile(path, None) for path in commit.removed)
+                gone_rows = tuple(AddedFile(path, None, vector=commit.vectors[path]) for path in commit.removed)
                 of_commit = commit.changes or (*commit.added, *gone_rows)
                 wanted += [(f"version {commit.version}", file) for file in of_commit]
                 continue
             from_index = self.offset.index + 1 if commit.version == self.offset.table_version else 0
             wanted += [(f"version {commit.version}", file) for file in commit.added[max(from_index, 0) :]]
-        return wanted
+        return wanted + [(name, AddedFile(file.vector, None)) for name, file in wanted if file.vector]
 
     def _add_harmed(self, harmed: dict[str, list[AddedFile]], what: str, way_out: str) -> None:
         if not harmed:
@@ -390,13 +390,17 @@ class _Look:
             facts = {"missing_files": len(files), "rows": sum(f.rows or 0 for f in files), "example": files[0].path}
             self.parts.append(PartReport(name, Verdict.WILL_FAIL, facts))
 
-    def _snapshot_files(self) -> tuple[AddedFile, ...]:
+    def _snapshot_files(self, commits: list[DeltaCommit]) -> tuple[AddedFile, ...]:
+        """The files of the first snapshot that are left to be read, with the deletion vectors that the table has no more."""
         try:
             files = read_state(self.log, self.offset.table_version, with_files=True).files
         except (UnreadableTableError, FileNotFoundError) as e:
             self._add(Verdict.UNKNOWN, f"the files of the first snapshot cannot be listed: {e}")
             return ()
-        return files[self.offset.index + 1 :]
+        had: dict[str, str | None] = {}
+        for commit in commits:
+            had = {**commit.vectors, **had}
+        return tuple(replace(file, vector=had.get(file.path)) for file in files[self.offset.index + 1 :])
 
     def _time_left(self, commits: list[DeltaCommit], state: TableState, facts: dict[str, Any]) -> float | None:
         """How long log and data files will be there, as a lower bound."""
@@ -405,6 +409,7 @@ class _Look:
             left |= commit.dropped
             for file in commit.added:
                 left.pop(file.path, None)
+                left.pop(file.vector or "", None)
         needed = [self.offset, *([self.reread_from] if self.reread_from else [])]
         found = time_left(
             state,

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from airflow_ckpt_provider.checkpoint.gaps import gaps
 from airflow_ckpt_provider.errors import UnreadableLogError
+from airflow_ckpt_provider.guards.delta_vector import vector_path
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
 
@@ -46,11 +47,13 @@ class AddedFile:
     :param path: relative to the table, decoded; or a URI for a file that lies elsewhere (a shallow clone's).
     :param rows: its number of rows, where the statistics tell.
     :param size: bytes, where the log has them.
+    :param vector: the file of its deletion vector, if it has one.
     """
 
     path: str
     rows: int | None
     size: int | None = None
+    vector: str | None = None
 
     @property
     def is_elsewhere(self) -> bool:
@@ -68,7 +71,9 @@ class DeltaCommit:
     :param added: files with new rows, in the order of the commit: an offset's ``index`` counts them from 0.
     :param removed: paths of files whose rows are gone or rewritten (``dataChange``).
     :param dropped: path -> when, of all files that left the table, those of ``OPTIMIZE`` too; 1970 where it does not say, as
-        ``VACUUM`` takes it. Not of those that only got a deletion vector.
+        ``VACUUM`` takes it. Not of those that only got a deletion vector, but of the files of vectors that these had before.
+    :param vectors: path -> the file of its deletion vector, if it had one, of all files that left the table or got another
+        vector.
     :param table_id: id of the table, where the commit sets its metadata.
     :param metadata: the metadata, where the commit sets it.
     :param features: reader features that it asks for, where it sets the protocol.
@@ -85,6 +90,7 @@ class DeltaCommit:
     metadata: Mapping[str, Any] | None = None
     features: frozenset[str] = frozenset()
     changes: tuple[AddedFile, ...] = ()
+    vectors: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -295,6 +301,7 @@ def parse_commit(data: bytes, *, version: int, path: str) -> DeltaCommit:
     removed: list[str] = []
     dropped: dict[str, datetime] = {}
     stays: set[str] = set()
+    vectors: dict[str, str | None] = {}
     info: Mapping[str, Any] = {}
     metadata: Mapping[str, Any] | None = None
     features: frozenset[str] = frozenset()
@@ -302,13 +309,17 @@ def parse_commit(data: bytes, *, version: int, path: str) -> DeltaCommit:
     with fields_of(path):
         for action in actions:
             if add := action.get("add"):
-                stays.add(_decoded(add["path"]))
+                file = AddedFile(_decoded(add["path"]), rows_of(add.get("stats")), add.get("size"), _vector_of(add))
+                stays.update(filter(None, (file.path, file.vector)))
                 if add["dataChange"]:
-                    added.append(AddedFile(_decoded(add["path"]), rows_of(add.get("stats")), add.get("size")))
+                    added.append(file)
             if remove := action.get("remove"):
-                dropped[_decoded(remove["path"])] = time_of(int(remove.get("deletionTimestamp") or 0))
+                gone = _decoded(remove["path"])
+                vector = vectors[gone] = _vector_of(remove)
+                left = time_of(int(remove.get("deletionTimestamp") or 0))
+                dropped |= dict.fromkeys(filter(None, (gone, vector)), left)
                 if remove.get("dataChange", True):
-                    removed.append(_decoded(remove["path"]))
+                    removed.append(gone)
             if change := action.get("cdc"):
                 changes.append(AddedFile(_decoded(change["path"]), None, change.get("size")))
             info = action.get("commitInfo") or info
@@ -326,7 +337,13 @@ def parse_commit(data: bytes, *, version: int, path: str) -> DeltaCommit:
             table_id=str(metadata["id"]) if metadata and "id" in metadata else None,
             metadata=metadata,
             features=features,
+            vectors=vectors,
         )
+
+
+def _vector_of(file: Mapping[str, Any]) -> str | None:
+    vector = file.get("deletionVector")
+    return vector_path(vector) if vector else None
 
 
 def interval(text: str) -> timedelta | None:

@@ -11,7 +11,6 @@ With ``delta.setTransactionRetentionDuration`` Delta forgets a ``txn`` by its ``
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -32,13 +31,13 @@ from airflow_ckpt_provider.guards.delta_log import (
     rows_of,
     time_of,
 )
+from airflow_ckpt_provider.guards.delta_vector import vector_path
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.units import format_time
 
 #: What our own rollback writes into ``commitInfo``, so that a run that was killed finds it.
 PLAN_KEY = "airflowCkptPlan"
-_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 #: Table features under which the newest commits may not be in the table's log.
 CATALOG_MANAGED = frozenset({"catalogManaged", "catalogOwned-preview"})
 #: A property of a table: how long it remembers a ``txn``. Without it, permanently.
@@ -402,29 +401,6 @@ def _paths(file: Mapping[str, Any]) -> Iterator[str]:
     yield file["path"]
     if (vector := file.get("deletionVector")) and (path := vector_path(vector)):
         yield path
-
-
-def vector_path(vector: Mapping[str, Any]) -> str | None:
-    """The file that a deletion vector is in, relative to the table or as a URI; ``None`` for one that is in the log itself.
-
-    Of ``u`` the last 20 characters are the id of the file in Z85, and what is before them its directory (Delta's PROTOCOL.md).
-    """
-    stored, where = str(vector.get("pathOrInlineDv", "")), vector.get("storageType")
-    if where == "p":
-        return stored
-    if where != "u" or len(stored) < 20:
-        return None
-    directory, number = stored[:-20], b""
-    try:
-        for at in range(len(directory), len(stored), 5):
-            value = 0
-            for character in stored[at : at + 5]:
-                value = value * 85 + _Z85.index(character)
-            number += value.to_bytes(4)
-    except (ValueError, OverflowError):
-        return None  # in a form that the protocol does not have
-    name = f"deletion_vector_{uuid.UUID(bytes=number)}.bin"
-    return f"{directory}/{name}" if directory else name
 
 
 def plan_in(words: Any) -> str | None:

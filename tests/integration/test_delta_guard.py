@@ -196,6 +196,30 @@ def test_log_clean_up_under_the_first_snapshot(spark_host: SparkHost, tmp_path: 
 
 
 @pytest.mark.slow
+def test_vacuum_takes_a_deletion_vector_of_the_first_snapshot(spark_host: SparkHost, tmp_path: Path) -> None:
+    """Its data files stay: they got a newer one."""
+    case = Case(spark_host, tmp_path)
+    case.append(0)
+    case.append(10)
+    case.sql(
+        "ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableDeletionVectors'='true')",
+        "DELETE FROM {t} WHERE id IN (1, 11)",
+    )
+    snapshot = {"maxFilesPerTrigger": "1"}
+    case.with_options(**snapshot).run()
+    _replay(case.stream, 1)
+    assert case.judge(**snapshot).verdict is Verdict.SAFE
+    case.sql("DELETE FROM {t} WHERE id IN (2, 12)")
+    skips = {**snapshot, "skipChangeCommits": "true"}
+    assert case.judge(**skips).parts == ()
+    case.sql(_NO_CHECK, _FEW_TASKS, "VACUUM {t} RETAIN 0 HOURS")
+    (part,) = case.judge(**skips).parts
+    assert (part.name, part.verdict) == ("snapshot 3", Verdict.WILL_FAIL)
+    assert str(part.facts["example"]).startswith("deletion_vector_")
+    assert "FOREACH_BATCH_USER_FUNCTION_ERROR" in case.fails(**skips)
+
+
+@pytest.mark.slow
 def test_another_table_at_the_same_path(case: Case) -> None:
     shutil.rmtree(case.table)
     for start in range(0, 60, 10):
