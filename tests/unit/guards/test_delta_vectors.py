@@ -38,8 +38,8 @@ def commit(table: Path, version: int, found: list[dict[str, Any]]) -> None:
 def table(tmp_path: Path) -> Path:
     """Version 1 adds a file that has a deletion vector, and version 4 gives it another one."""
     table = new_table(tmp_path / "table", 4)
-    features = {"minReaderVersion": 3, "minWriterVersion": 7}
-    features |= dict.fromkeys(("readerFeatures", "writerFeatures"), ["deletionVectors"])
+    features: dict[str, Any] = {"minReaderVersion": 3, "minWriterVersion": 7}
+    features |= {key: ["deletionVectors"] for key in ("readerFeatures", "writerFeatures")}
     commit(table, 0, [{**each, **({"protocol": features} if "protocol" in each else {})} for each in actions(table, 0)])
     found = actions(table, 1)
     (add,) = (each["add"] for each in found if "add" in each)
