@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.backup import repack
-from airflow_ckpt_provider.backup.claims import in_use, open_claims
+from airflow_ckpt_provider.backup.claims import entries_in_use, in_use, open_claims
 from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.expire import apply_expire
@@ -376,6 +376,15 @@ class TestMeanwhile:
         assert migrate(place).deleted == len(before)
         assert small_objects(place) == []
         assert_whole(place, made, right)
+
+    def test_a_rewind_uses_what_a_migration_that_waits_has_packed(self, place: Location) -> None:
+        """Its mark stays, and names the objects that lie in packs too."""
+        repository, made, right = format_1(place)
+        with in_use(repository, made[0], what="restore", made_by="somebody"):
+            migrate(place, after=timedelta(days=1))
+            assert {e.object for e in made[1].files} & read_marks(place / "backups", "orders").condemned
+            with entries_in_use(repository, made[1].files, what="rewind", made_by="somebody else"):
+                assert restorable(repository, made[1]) == right[1]
 
     def test_a_restore_that_was_planned_before_goes_on(self, place: Location) -> None:
         repository, made, right = format_1(place)
