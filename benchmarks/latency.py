@@ -163,7 +163,7 @@ OPERATIONS = (
     Operation("sensor poke", poke, requests=3, chain=3),
     Operation("inspect", inspect, requests=13 + PARTITIONS, chain=6),
     Operation("guard (Delta and files)", guard, requests=11 + VERSIONS + ENTRIES, chain=8),
-    Operation("backup, nothing new", nothing_new, requests=29 + PARTITIONS, chain=17),
+    Operation("backup, nothing new", nothing_new, requests=30 + PARTITIONS, chain=17),
     Operation("backup, nothing committed", nothing_committed, requests=10, chain=4),
     Operation("plan of a restore", plan_of_restore, requests=7, chain=5),
 )

@@ -50,7 +50,7 @@ from airflow_ckpt_provider.errors import (
 )
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location, safe_relative
-from airflow_ckpt_provider.storage.packs import MOVED, file_of, moved_path, part_of, read_moved
+from airflow_ckpt_provider.storage.packs import MOVED, file_of, moved_path, read_moved
 from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
@@ -224,7 +224,7 @@ def entries_in_use(
             stack.enter_context(claimed(repository.location, name, what=what, made_by=made_by))
             condemned = read_marks(repository.location, name).condemned
             going = {path for path in objects if path.startswith(f"{OBJECTS}/{name}/") and file_of(path) in condemned}
-            if any(map(part_of, going)):  # what was moved from a pack that a prune deletes is elsewhere
+            if going:  # what was moved from there is elsewhere
                 moved = read_moved(repository.location, name)
                 going = {path for path in going if file_of(moved.now(path)) in condemned}
             if going:

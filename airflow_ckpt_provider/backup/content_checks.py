@@ -127,24 +127,23 @@ def check_pack(span: Span, damaged: Collection[str]) -> list[Damage]:
         pack = span.data()
     except (FileNotFoundError, StorageError):
         return []  # that was said of each of its contents
+    # What was moved here need not be here, as long as it is where it was.
+    parts = ((entry, part_of(entry.object)) for entry in span.entries if entry.object not in damaged)
+    listed = [
+        (entry, (part.sha256, part.start, part.length)) for entry, part in parts if part and part.pack == span.pack
+    ]
     try:
-        held = frozenset(read_index(pack))
+        absent = {row for _, row in listed}.difference(read_index(pack))
     except ValueError as e:
         return [damage_of_pack(span.pack, "content", str(e))]
     if hashlib.sha256(pack).hexdigest() != pack_sha256(span.pack):
         # Its index may be what is wrong, so that says nothing of contents, which are proven by their own hashes.
         return [damage_of_pack(span.pack, "content", "it is not what was written")]
-    found = []
-    for entry in span.entries:
-        part = part_of(entry.object)  # what was moved here need not be here, as long as it is where it was
-        if (
-            part
-            and part.pack == span.pack
-            and entry.object not in damaged
-            and (part.sha256, part.start, part.length) not in held
-        ):
-            found.append(damage_of(entry, "content", "is none of the contents that the index of its pack has"))
-    return found
+    return [
+        damage_of(entry, "content", "is none of the contents that the index of its pack has")
+        for entry, row in listed
+        if row in absent
+    ]
 
 
 def check_packs(entries: Iterable[FileEntry], listed: Mapping[str, StoredFile], moved: MovedContents) -> list[Damage]:

@@ -251,7 +251,7 @@ def _parsed(data: bytes, name: str, path: str) -> dict[str, Damaged]:
         return {
             _checked(p, name): Damaged(str(d["problem"]), str(d["found"]), int(d["number"])) for p, d in objects.items()
         }
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as e:
         raise RepositoryError(
             f"{path} cannot be read ({type(e).__name__}: {e}): it names the damaged objects of {name}",
             hint="delete this file, then read all: `airflow-ckpt verify REPOSITORY all --name NAME --read-data`",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -208,6 +209,8 @@ def parse_manifest(data: bytes, *, path: str, read_later: ReadLater | None = Non
         raise damaged from e
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise damaged
+    if type(content.get("version")) is not int:
+        raise wrong(f" or forged, though its hash is right: its version is {content.get('version')!r}")
     if content["version"] not in _READABLE:
         raise RepositoryError(
             f"manifest {path} has format version {content['version']}, known here: {VERSION}",
@@ -227,6 +230,9 @@ def _manifest(content: dict[str, Any], table: memoryview | None, path: str, read
     for key, kind in _TYPES.items():
         if type(content[key]) is not kind:
             raise ValueError(f"its {key} is {content[key]!r}")
+    if type(content.get("claim", "")) is not str:
+        raise ValueError(f"its claim is {content['claim']!r}")
+    os.fsencode(content["checkpoint"])  # half a character names no place
     created = datetime.fromisoformat(content["created"])
     if created.tzinfo is None:
         raise ValueError(f"its time {content['created']!r} has no time zone")

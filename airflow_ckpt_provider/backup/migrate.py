@@ -28,7 +28,7 @@ from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress
 from airflow_ckpt_provider.errors import BackupRunningError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.packs import MOVED_AT_ONCE, WITHOUT_RECORD, pack_size
+from airflow_ckpt_provider.storage.packs import MOVED_AT_ONCE, WITHOUT_RECORD, pack_size, part_of
 from airflow_ckpt_provider.units import format_size, format_time
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -234,7 +234,9 @@ def plan_migrate(repository: Repository, *, name: str | None = None) -> MigrateP
 def _of_stream(repository: Repository, name: str) -> StreamMigration:
     # In this order: what a backup adds between the two reads is in `listed` and not in `there`, not the other way round.
     there = objects_there(repository, name)
-    small = {path: f.size for path, f in there.items() if pack_size(path) is None and f.size < PACKED_BELOW}
+    # A file of its own that has the path of a content in a pack is nothing that a backup lists: somebody has planted it.
+    alone = (f for path, f in there.items() if pack_size(path) is None and part_of(path) is None)
+    small = {file.path: file.size for file in alone if file.size < PACKED_BELOW}
     listed = listed_by(repository, name, entries_of=small)
     if listed.unreadable:
         return StreamMigration(name, left_alone=f"what its backups need is not known: {listed.unreadable[0]}")

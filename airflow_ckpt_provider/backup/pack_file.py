@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from io import BytesIO
 
 #: What a pack begins and ends with.
@@ -60,8 +60,8 @@ class PackBuilder:
         return pack.getvalue()  # the very bytes, no copy of them
 
 
-def read_index(pack: bytes) -> list[tuple[str, int, int]]:
-    """What a pack says that it holds: SHA-256, beginning and bytes of each content.
+def read_index(pack: bytes) -> Iterator[tuple[str, int, int]]:
+    """What a pack says that it holds: SHA-256, beginning and bytes of each content, one at a time: a forged index has millions.
 
     :raises ValueError: the index is damaged or forged; the message says how.
     """
@@ -76,14 +76,16 @@ def read_index(pack: bytes) -> list[tuple[str, int, int]]:
     index = memoryview(pack)[begins : len(pack) - _TRAILER.size]
     if hashlib.sha256(index).digest() != sha256:
         raise ValueError("its index is not what was written")
-    found = []
+    if (end := len(MAGIC) + sum(length for _, length in _ROW.iter_unpack(index))) != begins:
+        raise ValueError(f"its index ends at byte {end}, and its contents at byte {begins}")
+    return _rows(index)
+
+
+def _rows(index: memoryview) -> Iterator[tuple[str, int, int]]:
     start = len(MAGIC)
     for digest, length in _ROW.iter_unpack(index):
-        found.append((digest.hex(), start, length))
+        yield digest.hex(), start, length
         start += length
-    if start != begins:
-        raise ValueError(f"its index ends at byte {start}, and its contents at byte {begins}")
-    return found
 
 
 def with_index(pack: bytes | bytearray, listed: Iterable[tuple[str, int, int]]) -> bytes:

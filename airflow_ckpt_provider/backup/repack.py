@@ -376,9 +376,11 @@ def unproven(
     stay: set[str] = set()
     objects: set[str] = set()
     absent: set[str] = set()
+    # A file that has the path of a content in a pack is none of them: somebody has planted it.
+    alone = {path for path in listed.objects.intersection(going) if part_of(path) is None}
     for path in listed.objects if wanted else ():
         part = part_of(path)
-        if (file_of(path) in places.there and file_of(path) not in wanted) or path in going:
+        if (file_of(path) in places.there and file_of(path) not in wanted) or path in alone:
             continue
         now = places.of(path)
         is_there = file_of(now) in places.there
@@ -390,7 +392,6 @@ def unproven(
             entries.append(FileEntry(path, part.length, now, part.sha256))
         else:
             lost.sha256.add(part.sha256)
-    alone = listed.objects.intersection(going)
     stay |= {path for path in alone if path not in places.moved.paths}
     # A record may be forged, so what an object was is asked of the backups that list it.
     said = claims_of(repository, listed.name, objects | absent | alone - stay)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -308,21 +308,17 @@ def _contradicted(repository: Repository, name: str, paths: Sequence[str]) -> li
                 overlapping |= {last, part}
             if last is None or part.end > last.end:
                 last = part
-    held = {pack: _index(repository, pack) for pack in {part.pack for part in overlapping}}
-    return [
-        path
-        for path in paths
-        if (part := part_of(path)) in overlapping
-        and part is not None
-        and (part.sha256, part.start, part.length) not in held[part.pack]
-    ]
+    held = {part for pack in {part.pack for part in overlapping} for part in _held(repository, pack, overlapping)}
+    return [path for path in paths if (part := part_of(path)) in overlapping and part not in held]
 
 
-def _index(repository: Repository, pack: str) -> frozenset[tuple[str, int, int]]:
+def _held(repository: Repository, pack: str, parts: Iterable[Part]) -> list[Part]:
+    """Of some contents in packs, those that the index of one pack has."""
+    rows = {(part.sha256, part.start, part.length): part for part in parts if part.pack == pack}
     try:
-        return frozenset(read_index(repository.location.read_pack(pack)))
+        return [rows[row] for row in read_index(repository.location.read_pack(pack)) if row in rows]
     except (FileNotFoundError, DamagedFileError, ValueError):
-        return frozenset()
+        return []
 
 
 def _in_second(second: Repository, name: str, wrong: _Wrong) -> dict[str, list[str]]:

@@ -86,7 +86,8 @@ def unchanged_backup(
         newest = _read(repository, name, ids[-1])
         if newest is None or newest.batch_id != max(committed) or not _is_of(checkpoint, newest):
             return None
-        if newest.facts.get(_ASKED, 0) < restorable_batches or (with_sources and "sources" not in newest.facts):
+        asked = newest.facts.get(_ASKED)
+        if type(asked) is not int or asked < restorable_batches or (with_sources and "sources" not in newest.facts):
             return None
         hashes, is_same = side_by_side(
             lambda: _hashes(place, newest.batch_id), lambda: _is_same_commit(place, newest, commit)

@@ -406,7 +406,7 @@ def was_changed_since(repository: Repository, checkpoint: Location, since: Clock
 def _read_attempt(place: Location, number: int) -> Attempt:
     try:
         return Attempt.from_json(load_json(place.read_document(f"{number:06d}.json")), number=number)
-    except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, FileNotFoundError):
         return Attempt(number, "unknown", "unreadable", "", "unknown", -1, "", "", "?", LeaseTerms())
 
 

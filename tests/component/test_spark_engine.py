@@ -363,7 +363,7 @@ def test_a_stream_that_continues_is_not_packed_again(packed: Pair) -> None:
     packed.tasks = Tasks(move)
     result = packed.back_up("tasks")
     repository = packed.repository("tasks")
-    held = sum(len(read_index(repository.location.read(pack))) for pack in packs_of(repository))
+    held = sum(len([*read_index(repository.location.read(pack))]) for pack in packs_of(repository))
     assert result.batch_id == 9
     assert held <= len({e.sha256 for e in result.manifest.files}) + len(before), "contents were packed twice"
     assert packed.contents(result)

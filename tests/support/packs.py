@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+from fsspec.implementations.memory import MemoryFile
+
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
 from airflow_ckpt_provider.backup.manifest import Manifest
@@ -87,6 +89,13 @@ def mostly_garbage(place: Location) -> tuple[Repository, Manifest]:
 def flip(data: bytes, at: int) -> bytes:
     """The content with one bit of a byte changed."""
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def plant_beside(repository: Repository, path: str) -> None:
+    """Write a file of its own under the path of a content in a pack, which only object stores can have beside the pack."""
+    place = repository.location
+    MemoryFile(place.store.fs, f"{place.root}/{path}", place.read(path)).commit()  # type: ignore[attr-defined]
+    assert path in place.walk("objects")
 
 
 def rot(files: Location, path: str, *, encrypted: bool = False) -> None:

@@ -22,9 +22,9 @@ from tests.support.stopped import STOPPED
 #: Of a run with nothing new, whatever the files: GET repository.json, metadata, the newest offsets; the lease twice; the last
 #: manifest; five small files of the closure; three for the check whether history is the same.
 _GETS = 14
-#: commits twice, offsets, names, marks of prunes, manifests, what is known to be damaged and, as there is no record of it, what
-#: verifies of earlier versions noted; the two sweeps come on top, a request for each thousand files.
-_LISTS = 8
+#: commits three times, offsets, names, marks of prunes, manifests, what is known to be damaged and, as there is no record of it,
+#: what verifies of earlier versions noted; the two sweeps come on top, a request for each thousand files.
+_LISTS = 9
 #: Lease twice, claim, its end, the manifest.
 _PUTS = 5
 _PAGE = 1000
@@ -108,7 +108,7 @@ def test_a_restore_asks_as_much_as_a_backup_and_in_place_for_what_differs(s3_ser
         "COPY": len(copied) + 1,
         "GET": 11,
         "PUT": _PUTS + len(manifest.files) - len(copied),
-        "LIST": 12,  # with the names of the streams, and what is known to be damaged
+        "LIST": 13,  # with the names of the streams, what is known to be damaged, and the commits at the end
     }
     assert len(restoring) < len(backing_up) + 25, "nothing is read of what the store copies by itself"
 

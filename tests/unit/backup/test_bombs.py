@@ -88,6 +88,39 @@ def test_a_table_of_files(pieces: str) -> None:
     assert grown < 64, grown
 
 
+_PACK = """
+import hashlib, struct
+from airflow_ckpt_provider.backup.content_checks import check_contents
+from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.pack_file import MAGIC
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.storage.packs import content_path
+from tests.support.packs import packed_repository
+from tests.support.watched_stores import in_memory
+
+count = 1_000_000
+index = hashlib.sha256(b"").digest() + bytes(4)
+index *= count
+pack = MAGIC + index + struct.pack(">32sI8s", hashlib.sha256(index).digest(), count, MAGIC)
+repository, sha256 = packed_repository(in_memory()), hashlib.sha256(b"MAGIC").hexdigest()
+path = f"objects/orders/aa/{hashlib.sha256(pack).hexdigest()}-{len(pack)}.pack"
+repository.location.create(path, pack)
+size = len(pack) // 2 + 1
+entry = FileEntry("x", size, content_path(path, sha256, 8, size), sha256)
+del index, pack
+
+def check():
+    found = check_contents(repository, [entry], packs=set())
+    raise RefusedError(found[0].problem)
+"""
+
+
+def test_the_index_of_a_pack_that_says_that_it_holds_millions() -> None:
+    grown, said = measured(_PACK, "check()", error="RefusedError")
+    assert said.strip() == "content"
+    assert grown < 110, f"{grown} MiB: the pack alone has 34, and the part of it that is listed 17"
+
+
 _STATE = """
 import io, struct, zipfile, zlib
 import cramjam

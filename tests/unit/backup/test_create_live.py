@@ -210,6 +210,21 @@ class TestHistory:
         assert result.batch_id == 3
         assert files_in(result.manifest, place) == closure_of(stream(4), place, 3)
 
+    def test_replayed_while_it_is_copied(self, tmp_path: Path) -> None:
+        """Batch 4 runs again with corrected code: the bytes of its logs are the same, its state is not."""
+        place = Location(LocalStore(), str(tmp_path))
+        plant(place / "orders", stream())
+        new = {f"state/0/{n}/5.changelog": b"corrected %d 5" % n for n in range(2)}
+        once = itertools.count()
+
+        def replay(asked: str, path: str) -> None:
+            if asked == "read" and path.endswith("state/0/1/5.changelog") and next(once) == 0:
+                (place / "orders").delete("commits/4")
+                plant(place / "orders", {**new, "commits/4": stream()["commits/4"]})
+
+        result = moving(place, replay, workers=1)
+        assert {path: files_in(result.manifest, place)[path] for path in new} == new
+
     def test_deleted_while_it_is_copied(self, place: Location) -> None:
         plant(place / "orders", stream())
 

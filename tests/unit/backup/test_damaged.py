@@ -149,7 +149,15 @@ def test_a_newer_record_takes_the_place_while_it_is_read(place: Location) -> Non
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"[]", b'{"format":"airflow-ckpt-damaged-objects","version":1,"objects":7}']
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"format":"airflow-ckpt-damaged-objects","version":1,"objects":7}',
+        b'{"format":"airflow-ckpt-damaged-objects","version":1,"objects":{"%s":{"problem":"size","found":"","number":1e999}}}'
+        % X.encode(),
+    ],
 )
 def test_a_record_that_cannot_be_read_is_named(place: Location, data: bytes) -> None:
     learn(place, X)

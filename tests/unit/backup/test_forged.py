@@ -152,6 +152,10 @@ def _restore(repository: Repository, target: Location) -> None:
         {"checkpoint": None},
         {"created": "2999-12-31T00:00:00"},
         {"created": 1},
+        {"claim": []},
+        {"version": {}},
+        {"version": None},
+        {"checkpoint": "/lake/\ud800"},
     ],
 )
 def test_a_manifest_of_another_backup_or_with_other_types(place: Location, changes: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.backup import repack
-from airflow_ckpt_provider.backup.claims import in_use, open_claims
+from airflow_ckpt_provider.backup.claims import entries_in_use, in_use, open_claims
 from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.expire import apply_expire
@@ -42,7 +42,7 @@ from airflow_ckpt_provider.storage.signatures import Signing, public_key
 from tests.support.backups import back_up, files_in, stream
 from tests.support.checkpoints import Files, contents, plant
 from tests.support.locked_objects import Locks, lockable
-from tests.support.packs import packs_of, restorable, with_big_files
+from tests.support.packs import packs_of, plant_beside, restorable, with_big_files
 from tests.support.watched_stores import Killed, Life, forget_all, in_memory, watched
 
 ALL = ReadData()
@@ -377,6 +377,15 @@ class TestMeanwhile:
         assert small_objects(place) == []
         assert_whole(place, made, right)
 
+    def test_a_rewind_uses_what_a_migration_that_waits_has_packed(self, place: Location) -> None:
+        """Its mark stays, and names the objects that lie in packs too."""
+        repository, made, right = format_1(place)
+        with in_use(repository, made[0], what="restore", made_by="somebody"):
+            migrate(place, after=timedelta(days=1))
+            assert {e.object for e in made[1].files} & read_marks(place / "backups", "orders").condemned
+            with entries_in_use(repository, made[1].files, what="rewind", made_by="somebody else"):
+                assert restorable(repository, made[1]) == right[1]
+
     def test_a_restore_that_was_planned_before_goes_on(self, place: Location) -> None:
         repository, made, right = format_1(place)
         plan = plan_restore(repository, made[0], place / "target")
@@ -561,6 +570,20 @@ class TestProtected:
         assert "moved/orders/000002.json cannot be read" in moved.unreadable[0]
         assert list(moved.records) == ["moved/orders/000001.json"]
         assert len(restorable(Repository.open(place / "backups"), made[0])) == len(made[0].files)
+
+    def test_a_planted_file_that_has_the_path_of_a_content_in_a_pack(self, place: Location) -> None:
+        """Object stores have it beside the pack. Nobody reads it."""
+        format_1(place)
+        migrate(place)
+        after = back_up(place, stream(8)).manifest
+        repository = Repository.open(place / "backups")
+        right = restorable(repository, after)
+        entry = next(e for e in after.files if e.is_packed and e.size > 10)
+        plant_beside(repository, entry.object)
+        assert plan_migrate(repository).steps == ()
+        assert apply_prune(repository, plan_prune(repository)).waits_for == {}
+        assert entry.object not in repository.location.walk("objects")
+        assert restorable(repository, after) == right
 
     def test_an_earlier_release_that_had_opened_it_deletes_nothing(self, place: Location) -> None:
         """It takes packs for objects that no backup lists. What stops it: the end of a claim that names no manifest."""

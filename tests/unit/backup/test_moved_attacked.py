@@ -35,7 +35,7 @@ from tests.support.backups import back_up, files_in, stream
 from tests.support.checkpoints import Files, contents, plant
 from tests.support.locked_objects import lockable as lockable
 from tests.support.moved_packs import flip, moved_once, moved_twice, prune, repacked
-from tests.support.packs import packs_of, restorable
+from tests.support.packs import packs_of, plant_beside, restorable
 from tests.support.watched_stores import forget_all, in_memory
 
 ALL = ReadData()
@@ -282,3 +282,14 @@ def test_the_first_record_counts_whatever_number_of_digits_it_has(place: Locatio
     found = read_moved(repository.location, "orders")
     assert (found.paths[old], found.number) == (new, 1_000_000)
     assert "-999999.pack" in found.paths["objects/orders/x"]
+
+
+def test_a_planted_file_hides_no_damage_from_a_prune(place: Location) -> None:
+    repository, made, pack, entry = repacked(place)
+    right = restorable(repository, made)
+    flip(repository, read_moved(repository.location, "orders").now(entry.object))
+    plant_beside(repository, entry.object)
+    prune(repository)
+    assert pack in packs_of(repository)
+    assert entry.object not in repository.location.walk("objects")
+    assert restorable(repository, made) == right

@@ -60,7 +60,7 @@ def reindexed(pack: bytes, change: Callable[[list[tuple[str, int]]], list[tuple[
 #: Kind -> what becomes of the bytes of a pack, given them and those of another pack; ``None``: it is missing.
 FAULTS: dict[str, Callable[[bytes, bytes], bytes | None]] = {
     "a bit in a content": lambda pack, other: flip(pack, 20),
-    "a bit in the last content": lambda pack, other: flip(pack, read_index(pack)[-1][1]),
+    "a bit in the last content": lambda pack, other: flip(pack, [*read_index(pack)][-1][1]),
     "a bit in the index": lambda pack, other: flip(pack, len(pack) - 60),
     "a bit in the hash of the index": lambda pack, other: flip(pack, len(pack) - 30),
     "a bit in the number of contents": lambda pack, other: flip(pack, len(pack) - 9),

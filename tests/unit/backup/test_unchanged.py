@@ -282,6 +282,12 @@ def test_one_of_an_earlier_version_says_too_little(place: Location) -> None:
     assert not again(place).unchanged
 
 
+def test_one_that_says_nonsense_is_not_taken_for_the_same(place: Location) -> None:
+    newest = back_up(place, stream()).manifest
+    _put(place, newest, replace(newest, facts={**newest.facts, "restorable_asked": {}}).to_document())
+    assert not again(place).unchanged
+
+
 def test_one_of_version_0_1_0_does_not_know_its_commit_again(place: Location) -> None:
     newest = back_up(place, stream()).manifest
     facts = {key: value for key, value in newest.facts.items() if key != "commit_file"}

@@ -372,7 +372,7 @@ class TestTheFence:
             assert fence.attempt.number == 3
         assert newest_attempt(attempts) == fence.attempt
 
-    @pytest.mark.parametrize("lease", [float("nan"), float("inf"), -1.0, "soon"])
+    @pytest.mark.parametrize("lease", [float("nan"), float("inf"), -1.0, "soon", 10**400])
     def test_an_attempt_with_a_lease_that_never_ends_is_waited_for_as_one_that_cannot_be_read(
         self, place: Location, monkeypatch: pytest.MonkeyPatch, lease: object
     ) -> None:
