@@ -268,7 +268,7 @@ class Objects:
         if not self._entries:
             return
         for entry in self._entries:
-            if entry.size in sizes and entry.object not in self._condemned:
+            if entry.size in sizes and self._moved.now(entry.object) not in self._condemned:
                 if sha256 := self._sha256_of(entry):
                     self._by_content[sha256, entry.size] = entry
                 if entry.checksum is not None and entry.checksum in checksums:
@@ -342,7 +342,7 @@ class Objects:
         """
         # Also where it is still in its old place: a prune that was suspended since it was moved may delete that late.
         now = self._moved.now(entry.object)
-        if not self._condemned.isdisjoint((entry.object, now)):
+        if now in self._condemned or entry.object in self._damaged:
             return None
         if part := part_of(now):
             if not self._is_whole_pack(part):
@@ -391,7 +391,7 @@ class Objects:
                     (mark, e.size): e
                     for e in self._entries
                     for mark in (self._sha256_of(e), e.checksum)
-                    if mark is not None and e.object not in self._condemned
+                    if mark is not None and self._moved.now(e.object) not in self._condemned
                 }
             return self._by_content
 

@@ -386,6 +386,19 @@ class TestMeanwhile:
             with entries_in_use(repository, made[1].files, what="rewind", made_by="somebody else"):
                 assert restorable(repository, made[1]) == right[1]
 
+    def test_a_backup_copies_nothing_again_that_a_migration_that_waits_has_packed(self, place: Location) -> None:
+        repository, made, _ = format_1(place)
+        with in_use(repository, made[0], what="restore", made_by="somebody"):
+            migrate(place, after=timedelta(days=1))
+            result = back_up(place, stream(7))
+        before = {entry.path for entry in made[1].files}
+        assert result.copied_files <= len([e for e in result.manifest.files if e.path not in before])
+        lists = {entry.object for entry in result.manifest.files}
+        assert lists.isdisjoint(read_marks(place / "backups", "orders").condemned)
+        right = files_in(result.manifest, place)
+        migrate(place)
+        assert_whole(place, [*made, result.manifest], [files_in(each, place) for each in made] + [right])
+
     def test_a_restore_that_was_planned_before_goes_on(self, place: Location) -> None:
         repository, made, right = format_1(place)
         plan = plan_restore(repository, made[0], place / "target")
