@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from airflow_ckpt_provider.backup.damaged import UNREADABLE, Damage
@@ -14,9 +15,9 @@ from airflow_ckpt_provider.backup.pack_file import read_index
 from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE, ByPack, MovedContents, Span
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel
-from airflow_ckpt_provider.errors import DamagedFileError, StorageError
+from airflow_ckpt_provider.errors import DamagedBackupError, DamagedFileError, StorageError
 from airflow_ckpt_provider.storage.file_set import order
-from airflow_ckpt_provider.storage.packs import file_of, pack_sha256, part_of
+from airflow_ckpt_provider.storage.packs import file_of, pack_sha256, part_of, read_moved
 from airflow_ckpt_provider.storage.store import StoredFile
 
 
@@ -178,6 +179,34 @@ def content_damage(entry: FileEntry, content: bytes) -> Damage | None:
     if len(content) != entry.size:
         return damage_of(entry, "size", f"has {len(content)} bytes instead of {entry.size}")
     return None if entry.is_content(content) else damage_of(entry, "content", "has another content than was backed up")
+
+
+def read_content(repository: Repository, entry: FileEntry) -> bytes:
+    """Read one file of a backup, wherever its content is now, and compare it with what was backed up.
+
+    :raises DamagedBackupError: it is missing, or is not what was backed up.
+    :raises StorageError: it could not be read.
+    """
+    place = repository.location
+    try:
+        content = place.read(entry.object)
+        damage = content_damage(entry, content)
+    except FileNotFoundError:
+        damage = damage_of(entry, "missing", "is missing")
+    except DamagedFileError as e:
+        damage = damage_of(entry, "content", f"has another content than was backed up: {e.message}")
+    if damage is None:
+        return content
+    if entry.is_computable and not entry.is_packed:  # an object that was put into a pack, and is not deleted yet
+        with suppress(DamagedFileError):
+            elsewhere = place.read_elsewhere(entry.object, read_moved(place, entry.object.split("/")[1]))
+            if elsewhere is not None and entry.is_content(elsewhere):
+                return elsewhere
+    raise DamagedBackupError(
+        damage.message,
+        findings=(damage.message,),
+        hint="choose another backup; `airflow-ckpt verify --read-data` shows which are whole",
+    )
 
 
 def whole_content(entry: FileEntry, content: bytes, *, right_when: str) -> bytes:

@@ -589,8 +589,8 @@ def _check_history(location: Location, tree: Tree, pinned: int) -> None:
                 )
             continue
         # Not by what identifies it: some mounts change the number of an inode.
-        is_another = path == commit and file and pinned in commits and commits[pinned].modified != file.modified
-        if is_another or (before is not None and now != before):
+        times = {f.modified for f in (file, commits.get(pinned)) if f and f.modified} if path == commit else set()
+        if len(times) > 1 or (before is not None and now != before):
             raise HistoryRewrittenError(
                 f"{location}/{path} was rewritten while it was backed up", hint="somebody changes this checkpoint"
             )

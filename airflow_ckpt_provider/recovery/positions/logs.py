@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_ckpt_provider.backup.content_checks import read_content
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
@@ -19,7 +20,7 @@ from airflow_ckpt_provider.checkpoint.operators import STATE
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.seal import parse_seal
 from airflow_ckpt_provider.checkpoint.sources import SOURCES
-from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, UnreadableLogError
+from airflow_ckpt_provider.errors import DamagedBackupError, NotACheckpointError, RefusedError, UnreadableLogError
 from airflow_ckpt_provider.storage.location import Location
 
 
@@ -45,7 +46,8 @@ class ReadableLogs:
     :param committed: batches in ``commits/``, ascending.
     :param sources: directory in ``sources/`` -> names of the files in it.
     :param is_stateful: the query keeps state.
-    :param read: returns the content of a file by its path in the checkpoint.
+    :param read: returns the content of a file by its path in the checkpoint; ``UnreadableLogError`` where it is not what was
+        backed up.
     :param unread: what could not be read so far.
     :param facts: what the backup recorded besides, as its manifest has it; empty for a checkpoint.
     """
@@ -78,7 +80,9 @@ class ReadableLogs:
             return self.read(path)
         except FileNotFoundError:
             self.unread.append(Unread(path, "the file is gone"))
-            return None
+        except UnreadableLogError as e:
+            self.unread.append(Unread(path, e.message.removeprefix(f"{path}: ")))
+        return None
 
     def _read_entry(self, batch_id: int) -> OffsetEntry | None:
         path = f"{OFFSETS}/{batch_id}"
@@ -126,19 +130,22 @@ def logs_of_checkpoint(location: Location) -> ReadableLogs:
 
 def logs_of_backup(repository: Repository, manifest: Manifest) -> ReadableLogs:
     """Read the logs that a backup holds: those of its restorable batches."""
-    objects = {file.path: file.object for file in manifest.files}
+    entries = {file.path: file for file in manifest.files}
 
     def read(path: str) -> bytes:
-        if path not in objects:
+        if path not in entries:
             raise FileNotFoundError(path)
-        return repository.location.read(objects[path])
+        try:
+            return read_content(repository, entries[path])
+        except DamagedBackupError as e:
+            raise UnreadableLogError(e.message, path=path, hint=e.hint) from e
 
     def numbers(log: str) -> tuple[int, ...]:
-        names = (path.removeprefix(f"{log}/") for path in objects if path.startswith(f"{log}/"))
+        names = (path.removeprefix(f"{log}/") for path in entries if path.startswith(f"{log}/"))
         return tuple(sorted(n for n in map(batch_id_of, names) if n is not None))
 
     sources: dict[str, set[str]] = {}
-    for path in objects:
+    for path in entries:
         top, _, rest = path.partition("/")
         if top == SOURCES:
             name, _, file = rest.partition("/")
@@ -149,7 +156,7 @@ def logs_of_backup(repository: Repository, manifest: Manifest) -> ReadableLogs:
         logged=numbers(OFFSETS),
         committed=tuple(b for b in numbers(COMMITS) if b in manifest.restorable),
         sources={name: frozenset(files) for name, files in sources.items()},
-        is_stateful=any(path.startswith(f"{STATE}/") for path in objects),
+        is_stateful=any(path.startswith(f"{STATE}/") for path in entries),
         read=read,
         facts=manifest.facts,
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from airflow_ckpt_provider.backup.content_checks import content_damage
+from airflow_ckpt_provider.backup.content_checks import content_damage, read_content
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
@@ -16,7 +16,7 @@ from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.doctor.examination import Examination
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
-from airflow_ckpt_provider.errors import StorageError, UnreadableLogError
+from airflow_ckpt_provider.errors import DamagedBackupError, StorageError, UnreadableLogError
 from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
@@ -48,12 +48,9 @@ class Backups:
         :raises StorageError: it is not what was backed up.
         """
         try:
-            content = self.repository.location.read(entry.object)
-        except FileNotFoundError:
-            content = b""
-        if damage := content_damage(entry, content):
-            raise StorageError(damage.message, hint="repair without this repository, or from another one")
-        return content
+            return read_content(self.repository, entry)
+        except DamagedBackupError as e:
+            raise StorageError(e.message, hint="repair without this repository, or from another one") from e
 
 
 def backups_of_same_history(repository: Repository, seen: Examination, *, name: str | None) -> Backups:
@@ -95,7 +92,7 @@ def _same_history(repository: Repository, manifest: Manifest, seen: Examination)
 
     def is_same(entry: FileEntry, file: StoredFile) -> bool:
         content = seen.tree.read(file)
-        if entry.sha256 is None:
+        if not entry.is_computable:
             return content == repository.location.read(entry.object)
         return content_damage(entry, content) is None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from typing import Any, ClassVar
 
-from airflow_ckpt_provider.backup.content_checks import check_contents, content_damage, is_computable
+from airflow_ckpt_provider.backup.content_checks import check_contents, content_damage, is_computable, read_content
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
@@ -42,7 +42,7 @@ from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, SealedError, StorageError, UnreadableLogError
+from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError, UnreadableLogError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place, relocated, spark_uri
 from airflow_ckpt_provider.recovery.restore.safety import kept_by_earlier_version
@@ -548,13 +548,7 @@ def _rewritten(
     for entry in entries:
         if not holds_absolute_paths(entry.path):
             continue
-        content = repository.location.read(entry.object)
-        if damage := content_damage(entry, content):
-            raise DamagedBackupError(
-                f"{damage.message}; nothing was changed",
-                findings=(damage.message,),
-                hint="choose another backup; `airflow-ckpt verify --read-data` shows which are whole",
-            )
+        content = read_content(repository, entry)
         original = original_place(content, path=entry.path)
         if original is None:
             continue

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from airflow_ckpt_provider.backup.content_checks import check_contents, content_damage
+from airflow_ckpt_provider.backup.content_checks import check_contents, content_damage, read_content
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.identity import is_same_stream
 from airflow_ckpt_provider.backup.manifest import Manifest
@@ -300,7 +300,7 @@ def _check_backup(repository: Repository, entries: Sequence[FileEntry], location
         )
     for entry in entries:
         if holds_absolute_paths(entry.path):
-            place = foreign_place(repository.location.read(entry.object), path=entry.path, location=location)
+            place = foreign_place(read_content(repository, entry), path=entry.path, location=location)
             if place is not None:
                 raise RefusedError(
                     f"{entry.path} of the backup names {place}, not {location}",

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from airflow_ckpt_provider.backup.content_checks import read_content
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.recorded_sources import recorded_sources
 from airflow_ckpt_provider.backup.repository import Repository
@@ -93,8 +94,8 @@ def _facts_at(manifest: Manifest, batch_id: int, repository: Repository | None) 
     if batch_id == manifest.batch_id or repository is None:
         return manifest.facts
     path = f"{OFFSETS}/{batch_id}"
-    object_ = next(entry.object for entry in manifest.files_of(batch_id) if entry.path == path)
-    sources = parse_offsets(repository.location.read(object_), batch_id=batch_id).sources
+    entry = next(entry for entry in manifest.files_of(batch_id) if entry.path == path)
+    sources = parse_offsets(read_content(repository, entry), batch_id=batch_id).sources
     return {**manifest.facts, "end_offsets": [source.to_json() for source in sources]}
 
 

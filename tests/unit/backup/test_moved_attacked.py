@@ -12,6 +12,7 @@ import pytest
 
 from airflow_ckpt_provider.backup import repack
 from airflow_ckpt_provider.backup.claims import in_use
+from airflow_ckpt_provider.backup.content_checks import read_content
 from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.damaged import learn_damaged, read_damaged
@@ -260,6 +261,7 @@ def test_an_object_that_is_cut_off_after_it_was_packed_damages_no_backup(
     repository = Repository.open(place / "backups")
     for entry in made.files:
         repository.location.replace(entry.object, b"x")
+    assert {entry.path: read_content(repository, entry) for entry in made.files} == right
     report = verify_backup(repository, made, read_data=ALL)
     assert report.ok
     record_verification(repository, report)

@@ -22,7 +22,9 @@ from airflow_ckpt_provider.recovery.positions.delta import ALLOW_NEXT_VERSION
 from airflow_ckpt_provider.recovery.positions.logs import logs_of_backup, logs_of_checkpoint
 from airflow_ckpt_provider.recovery.positions.positions import StartingPositions, put_seeds
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.packs import file_of
 from airflow_ckpt_provider.verdict import Verdict
+from tests.support.backups import entry_of
 from tests.support.checkpoints import (
     BEGAN,
     QUERY_ID,
@@ -423,3 +425,20 @@ def test_a_backup_gives_the_same_positions(place: Location) -> None:
     assert ask(logs_of_backup(repository, manifest), Question(batch=3)).batch_id == 3
     with pytest.raises(RefusedError, match="committed and still in the log: batches 3 to 4"):
         ask(logs_of_backup(repository, manifest), Question(batch=1))
+
+
+def test_a_log_entry_that_rots_in_a_backup_gives_no_wrong_position(place: Location) -> None:
+    """One digit of an offset is another one: it can be read, and is not what was backed up."""
+    checkpoint = plant(place / "orders", hdfs_aggregation(4))
+    repository = Repository.open_or_create(place / "backups")
+    manifest = create_backup(Checkpoint.at(checkpoint), repository, restorable_batches=2).manifest
+    right = ask(logs_of_backup(repository, manifest), Question(batch=3)).sources
+    path = entry_of(manifest, "offsets/4").object
+    content, file = repository.location.read(path), repository.location.read(file_of(path))
+    wrong = content.replace(b'{"logOffset":4}', b'{"logOffset":1}')
+    assert wrong != content
+    repository.location.replace(file_of(path), file.replace(content, wrong))
+    found = ask(logs_of_backup(repository, manifest), Question())
+    assert (found.batch_id, found.sources) == (3, right)
+    (unread,) = [u for u in found.unread if u.path == "offsets/4"]
+    assert unread.reason == f"its object {path} has another content than was backed up"
