@@ -46,8 +46,8 @@ class ReadableLogs:
     :param committed: batches in ``commits/``, ascending.
     :param sources: directory in ``sources/`` -> names of the files in it.
     :param is_stateful: the query keeps state.
-    :param read: returns the content of a file by its path in the checkpoint; ``UnreadableLogError`` where it is not what was
-        backed up.
+    :param read: returns the content of a file by its path in the checkpoint; ``UnreadableLogError`` if that is damaged in the
+        backup.
     :param unread: what could not be read so far.
     :param facts: what the backup recorded besides, as its manifest has it; empty for a checkpoint.
     """
