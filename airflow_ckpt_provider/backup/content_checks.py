@@ -182,9 +182,9 @@ def content_damage(entry: FileEntry, content: bytes) -> Damage | None:
 
 
 def read_content(repository: Repository, entry: FileEntry) -> bytes:
-    """Read one file of a backup, wherever its content is now, and compare it with what was backed up.
+    """Read one file of a backup, wherever its content is now, and compare it with what was backed up; before any change.
 
-    :raises DamagedBackupError: it is missing, or is not what was backed up.
+    :raises DamagedBackupError: it is missing, or is not what was backed up; ``findings`` say that alone.
     :raises StorageError: it could not be read.
     """
     place = repository.location
@@ -203,7 +203,7 @@ def read_content(repository: Repository, entry: FileEntry) -> bytes:
             if elsewhere is not None and entry.is_content(elsewhere):
                 return elsewhere
     raise DamagedBackupError(
-        damage.message,
+        f"{damage.message}; nothing was changed",
         findings=(damage.message,),
         hint="choose another backup; `airflow-ckpt verify --read-data` shows which are whole",
     )

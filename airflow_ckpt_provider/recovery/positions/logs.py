@@ -138,7 +138,7 @@ def logs_of_backup(repository: Repository, manifest: Manifest) -> ReadableLogs:
         try:
             return read_content(repository, entries[path])
         except DamagedBackupError as e:
-            raise UnreadableLogError(e.message, path=path, hint=e.hint) from e
+            raise UnreadableLogError(e.findings[0], path=path, hint=e.hint) from e
 
     def numbers(log: str) -> tuple[int, ...]:
         names = (path.removeprefix(f"{log}/") for path in entries if path.startswith(f"{log}/"))

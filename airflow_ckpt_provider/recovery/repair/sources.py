@@ -50,7 +50,7 @@ class Backups:
         try:
             return read_content(self.repository, entry)
         except DamagedBackupError as e:
-            raise StorageError(e.message, hint="repair without this repository, or from another one") from e
+            raise StorageError(e.findings[0], hint="repair without this repository, or from another one") from e
 
 
 def backups_of_same_history(repository: Repository, seen: Examination, *, name: str | None) -> Backups:

@@ -334,7 +334,7 @@ class TestRelocation:
         entry = entry_of(manifest, "state/0/_metadata/v2/0")
         right = (place / "backups").read(entry.object)
         overwrite(place / "backups", entry.object, right[:-1] + b"]")
-        message = f"{entry.path}: its object {entry.object} has another content than was backed up"
+        message = f"{entry.path}: its object {entry.object} has another content than was backed up; nothing was changed"
         target = Location(LocalStore(), str(tmp_path / "ck"))
         error = refused_with_any_hint(place, manifest, DamagedBackupError, message, target)
         assert error.hint
