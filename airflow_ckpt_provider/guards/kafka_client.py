@@ -47,6 +47,8 @@ _MOVING = frozenset(
     }
 )
 _TRIES, _PAUSE = 4, 0.25
+#: How often, and after how many seconds, a setting is looked for that was made.
+_LOOKS, _LOOK_EVERY = 50, 0.1
 #: What it says of a partition that does not exist.
 _GONE = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC"})
 #: librdkafka's words for an answer in another protocol.
@@ -193,7 +195,11 @@ class KafkaClient:
         return tuple(found)
 
     def set_retention(self, topic: str, retention_ms: int | None, *, inherit: bool = False) -> None:
-        """Set ``retention.ms`` of a topic (``None``: -1, for ever); with ``inherit``, remove the topic's own setting."""
+        """Set ``retention.ms`` of a topic (``None``: -1, for ever); with ``inherit``, remove the topic's own setting.
+
+        Returns when the cluster shows it, for a broker learns of it a moment later. Who asks before would take what was there
+        before for what is there. Where somebody else sets it at the same moment, that takes a few seconds.
+        """
         from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
         operation = AlterConfigOpType.DELETE if inherit else AlterConfigOpType.SET
@@ -202,6 +208,12 @@ class KafkaClient:
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         with self._asking(f"set retention.ms of topic {topic} (ACL: AlterConfigs on the topic)"):
             self._results(self._admin.incremental_alter_configs([resource], request_timeout=self._left()))
+        for _ in range(_LOOKS):
+            now = self.configs([topic]).get(topic)
+            if now is None or (now.retention_is_inherited is inherit and (inherit or now.retention_ms == retention_ms)):
+                return
+            time.sleep(_LOOK_EVERY)
+        log.warning("%s does not show the retention.ms that was set", topic)
 
     # --- how ---
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import tests.support.throwaway_airflow  # isort: skip  # noqa: F401
 
 import asyncio
+import functools
 import json
+import operator
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +19,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, T
 
 from airflow_ckpt_provider.errors import SourceForbiddenError, SourceUnreachableError
 from airflow_ckpt_provider.guards.kafka_client import KafkaClient
+from airflow_ckpt_provider.guards.kafka_log import TopicConfig
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.kafka_retention_guard import (
     KafkaRetentionGuardOperator,
@@ -151,26 +154,35 @@ def test_what_somebody_has_set_since_is_what_is_put_back(
     assert asked.execute(context(store, max_tries=max_tries))["raised"] == raised
 
 
+@pytest.mark.parametrize("late", [0, 3])
 def test_a_raise_that_fails_half_way_is_put_back(
-    guard: Guard, kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+    late: int, guard: Guard, kafka_broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where the broker that is asked learns late of a setting, and shows the one before a few times more."""
     other = kafka_broker.create(retention_ms=6 * _HOUR)
     kafka_broker.put(other, [10], start_ms=int(time.time() * 1000) - _HOUR)
     first, second = sorted((topic, other))
-    set_retention = KafkaClient.set_retention
+    set_retention, configs = KafkaClient.set_retention, KafkaClient.configs
+    before: dict[str, list[dict[str, TopicConfig]]] = {}
 
     def refuses(client: KafkaClient, topic: str, retention_ms: int | None, *, inherit: bool = False) -> None:
         if topic == second:
             raise SourceForbiddenError("ACL: AlterConfigs on the topic")
+        before[topic] = [configs(client, [topic])] * late
         set_retention(client, topic, retention_ms, inherit=inherit)
 
+    def shows(client: KafkaClient, topics: Collection[str]) -> dict[str, TopicConfig]:
+        old = [before[topic].pop() for topic in topics if before.get(topic)]
+        return functools.reduce(operator.or_, old, configs(client, topics))
+
     monkeypatch.setattr(KafkaClient, "set_retention", refuses)
+    monkeypatch.setattr(KafkaClient, "configs", shows)
     offsets = {name: {"0": 2} for name in (first, second)} | {topic: {"0": 2, "1": 2}}
     asked = guard(checkpoint=None, offsets=offsets, max_downtime="1d", raise_retention=True,
                   raise_retention_to_at_most="7d")  # fmt: skip
     with pytest.raises(SourceForbiddenError):
         asked.execute(context())
-    assert KafkaClient(kafka_broker.config).configs([first])[first].retention_ms == 6 * _HOUR
+    assert configs(KafkaClient(kafka_broker.config), [first])[first].retention_ms == 6 * _HOUR
 
 
 def test_not_beyond_the_bound(guard: Guard, topic: str) -> None:
