@@ -42,6 +42,7 @@ class Ground:
         self.scratch = scratch
         self.tree = tree
         self.source = f"{server.make_bucket('source')}/checkpoints/orders"
+        self._source = self.place(self.source)
         self.directory = scratch / "checkpoints" / "orders" if local else None
         self.files = self.bytes = 0
         self._listed: Mapping[str, StoredFile] | None = None
@@ -80,7 +81,7 @@ class Ground:
     def listed(self) -> Mapping[str, StoredFile]:
         """What the checkpoint holds."""
         if self._listed is None:
-            self._listed = self.place(self.source).walk()
+            self._listed = self._source.walk()
         return self._listed
 
     def change(self, number: int, *, waits: bool = True) -> list[str]:
@@ -144,7 +145,7 @@ class Ground:
             raise AssertionError(f"{tool.name}, {step}: {len(wrong)} files are wrong, such as {sorted(wrong)[:3]}")
 
     def _put(self, path: str, content: bytes) -> int:
-        self.place(self.source).replace(path, content)
+        self._source.replace(path, content)
         if self.directory:
             file = self.directory / path
             file.parent.mkdir(parents=True, exist_ok=True)

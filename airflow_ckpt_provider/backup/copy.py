@@ -252,8 +252,8 @@ def _copy_pack(objects: Objects, span: Span) -> list[FileEntry] | None:
             return None
         pack = objects.write_pack(content)
     return [
-        replace(
-            entry, object=content_path(pack, part.sha256, part.start, part.length), sha256=part.sha256, checksum=None
+        entry._replace(
+            object=content_path(pack, part.sha256, part.start, part.length), sha256=part.sha256, checksum=None
         )
         for entry, part in parts
     ]
@@ -269,7 +269,7 @@ def _copy_one(objects: Objects, entry: FileEntry, read: Callable[[], bytes]) -> 
     # The identity is of the checkpoint, and stays: a backup of it into the target reuses the object by it.
     file = StoredFile(entry.path, entry.size, entry.identity)
     if entry.sha256 and (held := objects.held_content(file, entry.sha256)):
-        return replace(held.entry, batches=entry.batches)
+        return held.entry._replace(batches=entry.batches)
     try:
         content = read()
     except FileNotFoundError:
@@ -285,7 +285,7 @@ def _copy_one(objects: Objects, entry: FileEntry, read: Callable[[], bytes]) -> 
             hint="`airflow-ckpt verify --read-data` shows which backups are whole",
         )
     stored = objects.write(file, content)
-    return replace(stored.entry, batches=entry.batches)
+    return stored.entry._replace(batches=entry.batches)
 
 
 def _check_stream(source: Repository, target: Repository, manifest: Manifest, near: Manifest | None) -> None:

@@ -560,7 +560,7 @@ def _needed_by(closures: list[Closure], entries: Iterable[FileEntry]) -> Iterato
     """The entries, each with the batches that need it; without where all of them do."""
     for entry in entries:
         batches = tuple(closure.batch_id for closure in reversed(closures) if entry.path in closure.by_path)
-        yield entry if len(batches) == len(closures) else replace(entry, batches=batches)
+        yield entry if len(batches) == len(closures) else entry._replace(batches=batches)
 
 
 def _check_history(location: Location, tree: Tree, pinned: int) -> None:

@@ -16,7 +16,7 @@ import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
@@ -166,7 +166,7 @@ class Objects:
         """
         if self._packer is None or entry.sha256 is None:
             raise ValueError("no packs are written here, or the content has no hash")
-        return replace(entry, object=self._packer.add(content, entry.sha256))
+        return entry._replace(object=self._packer.add(content, entry.sha256))
 
     def held_pack(self, parts: Sequence[Part]) -> str | None:
         """Path of the pack in which earlier backups list contents of a pack of another repository; ``None``: not all of them.
@@ -235,7 +235,7 @@ class Objects:
         for file, entry in _same(files, self._entries):
             whole = self._whole(entry) if entry is not None else None
             if whole is not None:
-                yield file, whole if whole.batches is None else replace(whole, batches=None)
+                yield file, whole if whole.batches is None else whole._replace(batches=None)
             else:
                 yield file, None
 
@@ -354,7 +354,7 @@ class Objects:
                 return None
             if entry.sha256 is None and wanted != part.sha256 and not (wanted and self._reads_back(entry, now)):
                 return None
-            return replace(entry, object=now, sha256=part.sha256, checksum=None)
+            return entry._replace(object=now, sha256=part.sha256, checksum=None)
         listed = self._there(entry.object)
         if listed is None or listed.size != entry.size:
             return None
@@ -381,7 +381,7 @@ class Objects:
         whole = self._whole(known, wanted=mark) if known is not None else None
         if whole is None:
             return None
-        return Stored(replace(whole, path=file.path, identity=file.identity, batches=None), copied=False)
+        return Stored(whole._replace(path=file.path, identity=file.identity, batches=None), copied=False)
 
     def _contents_held(self) -> dict[tuple[str, int], FileEntry]:
         """Made when it is first wanted: a backup with nothing new can do without."""
@@ -427,7 +427,7 @@ class Objects:
         content = self.repository.read(entry.object)
         if content != tree.location.read(file.path):
             raise FileNotFoundError(f"{file.path} was replaced while it was copied")
-        return replace(entry, sha256=hashlib.sha256(content).hexdigest(), checksum=listed.checksum)
+        return entry._replace(sha256=hashlib.sha256(content).hexdigest(), checksum=listed.checksum)
 
     def held_content(self, file: StoredFile, sha256: str) -> Stored | None:
         """The entry of a content that is here already, by its hash; what nobody vouches for is read.
@@ -457,7 +457,7 @@ class Objects:
         if self._packer is not None and self._is_packed(len(content)):
             return Stored(self.packed(entry, content), copied=True)
         path, copied = self._put(self._path(digest), content)
-        return Stored(replace(entry, object=path), copied=copied)
+        return Stored(entry._replace(object=path), copied=copied)
 
     def _put(self, name: str, content: bytes) -> tuple[str, bool]:
         """Write a content, or find it; return its path, and whether it was written.

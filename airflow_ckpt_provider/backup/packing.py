@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 
 from airflow_ckpt_provider.backup.big_blocks import give_back_big_blocks
 from airflow_ckpt_provider.backup.file_entry import FileEntry
@@ -110,4 +109,4 @@ class Packer:
             raise StorageError(f"{entry.path}: the pack of its content was not written", hint="run it again")
         sha256, start, length = content.split("-")
         path = content_path(self._packs[int(number)], sha256, int(start), int(length))
-        return replace(entry, object=path)
+        return entry._replace(object=path)

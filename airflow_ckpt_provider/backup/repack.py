@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -241,7 +241,7 @@ def _entries(listed: Listed, places: Places, files: frozenset[str]) -> tuple[fro
         tried.add(path)
         entry = listed.entries[path]
         if entry is not None and path not in places.moved.paths and path not in places.damaged and is_computable(entry):
-            found.append(replace(entry, path=path))
+            found.append(entry._replace(path=path))
     return frozenset(tried), found
 
 
@@ -269,7 +269,7 @@ def _kept(
             log.warning("%s is not packed: %s", entry.path, damage.message)
             return None
         done(len(content))
-        return objects.packed(replace(entry, sha256=hashlib.sha256(content).hexdigest()), content)
+        return objects.packed(entry._replace(sha256=hashlib.sha256(content).hexdigest()), content)
 
     def take(entry: FileEntry | None) -> None:
         if entry is not None:
@@ -406,7 +406,7 @@ def unproven(
         if path in absent:
             lost.add_object(path, of_path)
         elif len(of_path) == 1 and is_computable(of_path[0]):
-            entries.append(replace(of_path[0], path=path, object=places.of(path)))
+            entries.append(of_path[0]._replace(path=path, object=places.of(path)))
         else:
             keep(path)
     damaged: dict[str, str] = {}

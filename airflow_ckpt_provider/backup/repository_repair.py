@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -219,7 +219,7 @@ class _Places:
                 continue
             packed, single = ByPack(repository), []
             for number, source in known:
-                entry = replace(source.entry, path=str(number), object=source.source)
+                entry = source.entry._replace(path=str(number), object=source.source)
                 if source.origin == origin and not packed.add(entry):
                     single.append(entry)
             place = repository.location
@@ -243,7 +243,7 @@ def _proven(places: _Places, sources: Mapping[str, Sequence[Rebuilt]]) -> dict[s
 
 def _whole(repository: Repository, entries: Sequence[FileEntry]) -> set[str]:
     """Of some objects, those that can be read and are proven to be what was backed up."""
-    known = [replace(entry, path=entry.object) for entry in entries if is_computable(entry)]
+    known = [entry._replace(path=entry.object) for entry in entries if is_computable(entry)]
     wrong = {damage.object for damage in check_contents(repository, known)}
     return {entry.object for entry in known} - wrong
 
@@ -419,7 +419,7 @@ def _by_file(repository: Repository, rebuilt: Sequence[Rebuilt]) -> dict[str, li
         path = each.entry.object
         if file_of(path) in gone:
             path = moved[path.split("/")[1]].now(path)
-        found.setdefault(file_of(path), []).append((each, replace(each.entry, object=path)))
+        found.setdefault(file_of(path), []).append((each, each.entry._replace(object=path)))
     return found
 
 

@@ -7,7 +7,7 @@ import heapq
 import random
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -384,7 +384,7 @@ def check_structure(
             for each in moved.elsewhere(entry.object):
                 if (file := file_of(each)) not in since:
                     since[file] = listed.get(file) or repository.location.find(each)
-                elsewhere = structure_damage(replace(entry, object=each), since[file])
+                elsewhere = structure_damage(entry._replace(object=each), since[file])
                 # What is still where it was is named there, by which everybody knows it.
                 damage = elsewhere if elsewhere is None or damage.problem == "missing" else damage
                 if damage is None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -223,4 +222,4 @@ def _plain(file: StoredFile) -> StoredFile:
 
 
 def _encrypted_file(file: StoredFile) -> StoredFile:
-    return replace(file, size=file.size + _OVERHEAD)
+    return file._replace(size=file.size + _OVERHEAD)

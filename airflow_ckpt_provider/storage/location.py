@@ -289,7 +289,7 @@ class Location:
             ) from None
 
     def _in_store(self, file: StoredFile) -> StoredFile:
-        return replace(file, path=self._absolute(file.path))
+        return file._replace(path=self._absolute(file.path))
 
     def _relative(self, file: StoredFile) -> StoredFile:
         # Not dataclasses.replace: ten thousand of these are a good part of a listing of a big checkpoint.

@@ -31,7 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_ckpt_provider.errors import DamagedFileError, TooLargeError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
@@ -68,8 +68,7 @@ PACK_SUFFIX = ".pack"
 _LONGEST = 600
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """A content in a pack.
 
     :param pack: path of the pack in the repository.
@@ -102,11 +101,23 @@ def part_of(path: str) -> Part | None:
 
 def _part(path: str) -> Part | None:
     pack, _, content = path.rpartition("/")
-    if not (of_pack := _PACK.fullmatch(pack)) or not (of_content := _CONTENT.fullmatch(content)):
+    if not (of_pack := _of_pack(pack)) or not (of_content := _CONTENT.fullmatch(content)):
         return None
-    return Part(pack, of_pack[2], int(of_pack[3]), of_content[1], int(of_content[2]), int(of_content[3]))
+    return Part(pack, *of_pack, of_content[1], int(of_content[2]), int(of_content[3]))
 
 
+def _of_pack(path: str) -> tuple[str, int] | None:
+    """Hash and bytes of a pack by its name; ``None``: a file of this path is no pack."""
+    return _read_pack(path) if len(path) <= _LONGEST else _pack(path)
+
+
+def _pack(path: str) -> tuple[str, int] | None:
+    found = _PACK.fullmatch(path)
+    return (found[2], int(found[3])) if found else None
+
+
+#: Hundreds of contents name the same pack.
+_read_pack = lru_cache(maxsize=64)(_pack)
 #: The steps of a restore ask for the same paths again and again. What is kept takes 15 MB at most.
 _read_part = lru_cache(maxsize=16_384)(_part)
 
@@ -116,7 +127,7 @@ def checked_part(path: str) -> Part | None:
 
     :raises ValueError: it names a content that no pack can hold. The message says why, without the path.
     """
-    if PACK_SUFFIX not in path or _PACK.fullmatch(path.rpartition("/")[0]) is None:
+    if PACK_SUFFIX not in path or _of_pack(path.rpartition("/")[0]) is None:
         return None
     part = part_of(path)
     if part is None:
@@ -130,16 +141,16 @@ def checked_part(path: str) -> Part | None:
 
 def pack_size(path: str) -> int | None:
     """Bytes of a pack by its name; ``None``: a file of this path is no pack."""
-    found = _PACK.fullmatch(path) if PACK_SUFFIX in path else None
-    return int(found[3]) if found else None
+    found = _of_pack(path) if PACK_SUFFIX in path else None
+    return found[1] if found else None
 
 
 def pack_sha256(path: str) -> str:
     """Hash of a pack by its name."""
-    found = _PACK.fullmatch(path)
+    found = _of_pack(path)
     if found is None:
         raise ValueError(f"{path} is no pack")
-    return found[2]
+    return found[0]
 
 
 def file_of(path: str) -> str:

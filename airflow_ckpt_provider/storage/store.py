@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from airflow_ckpt_provider.errors import FileChangedError, TooLargeError
 from airflow_ckpt_provider.redaction import redacted
@@ -21,8 +22,7 @@ from airflow_ckpt_provider.storage.write_check import NO_CHECK, WriteCheck
 from airflow_ckpt_provider.units import format_size, format_time
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFile:
+class StoredFile(NamedTuple):
     """A file as a listing shows it.
 
     :param path: path within the store (``bucket/key`` or ``/absolute/path``) or, from a

@@ -289,21 +289,21 @@ ATTACKS = [
     a(
         "backup",
         "forges a manifest with a file `../../metadata`",
-        lambda i: i.forge(replace(i.state, path="../../metadata")),
+        lambda i: i.forge(i.state._replace(path="../../metadata")),
         noticed_by=CHECK,
         says="damaged or forged",
     ),
     a(
         "backup",
         "forges a manifest that takes `repository.json` for an object",
-        lambda i: i.forge(replace(i.state, path="x", object="repository.json")),
+        lambda i: i.forge(i.state._replace(path="x", object="repository.json")),
         noticed_by=CHECK,
         says="damaged or forged",
     ),
     a(
         "backup",
         "forges a manifest that lists the objects of the newest backup with other sizes, so that a repair writes over them",
-        lambda i: i.forge(files=tuple(replace(e, size=e.size + 1, sha256="0" * 64) for e in i.newest.files)),
+        lambda i: i.forge(files=tuple(e._replace(size=e.size + 1, sha256="0" * 64) for e in i.newest.files)),
         noticed_by=CHECK,
         says="Damaged backups",
     ),
@@ -328,8 +328,8 @@ ATTACKS = [
         lambda i: (
             i.theirs.create("objects/orders/aa/own", b"\x00" * 64),
             i.forge(
-                replace(
-                    i.state, path="state/0/0/own", object="objects/orders/aa/own", size=64, sha256=None, checksum=None
+                i.state._replace(
+                    path="state/0/0/own", object="objects/orders/aa/own", size=64, sha256=None, checksum=None
                 )
             ),
         ),

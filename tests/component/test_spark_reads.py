@@ -99,7 +99,7 @@ def plain(report: Any) -> Any:
 def _as_moved(repository: Repository, manifest: Manifest) -> Manifest:
     """The manifest as if its contents had always been where they are now."""
     now = read_moved(repository.location, "orders").now
-    return replace(manifest, files=tuple(replace(e, object=now(e.object)) for e in manifest.files))
+    return replace(manifest, files=tuple(e._replace(object=now(e.object)) for e in manifest.files))
 
 
 @pytest.fixture(params=["format1", "packs", "encrypted"])

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +83,7 @@ def same(manifest: Manifest) -> dict[str, Any]:
 def without_packs(manifest: Manifest) -> list[FileEntry]:
     """The files of a backup, without saying in which pack they are."""
     assert all(entry.is_packed for entry in manifest.files)
-    return [replace(entry, object="") for entry in manifest.files]
+    return [entry._replace(object="") for entry in manifest.files]
 
 
 def objects(place: Location) -> dict[str, bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
@@ -250,6 +249,6 @@ class TestCopy:
         with ThreadPoolExecutor(10) as pool:
             won = [file for file in pool.map(copy, files) if file is not None]
         assert len(won) == 1
-        assert listed(place.location, "to") == replace(
-            won[0], path="to", modified=listed(place.location, "to").modified
+        assert listed(place.location, "to") == won[0]._replace(
+            path="to", modified=listed(place.location, "to").modified
         )

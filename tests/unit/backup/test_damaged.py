@@ -359,7 +359,7 @@ class TestAnEtagThatIsNoHash:
         from dataclasses import replace
 
         made = back_up(place, stream()).manifest
-        files = tuple(replace(e, sha256=None, checksum=checksum) if e.path == "offsets/4" else e for e in made.files)
+        files = tuple(e._replace(sha256=None, checksum=checksum) if e.path == "offsets/4" else e for e in made.files)
         # The store in memory has another checksum; what is read here is what reading shows.
         weak = replace(made, files=files)
         repo = repository(place)
@@ -368,7 +368,7 @@ class TestAnEtagThatIsNoHash:
 
         class Listed(type(place)):  # type: ignore[misc]
             def walk(self, path: str = "") -> object:
-                found = {p: replace(f, checksum=checksum) if p == files_object else f for p, f in listed.items()}
+                found = {p: f._replace(checksum=checksum) if p == files_object else f for p, f in listed.items()}
                 return found if path == "objects/orders" else super().walk(path)
 
         files_object = entry_of(weak, "offsets/4").object

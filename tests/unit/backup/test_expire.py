@@ -204,7 +204,7 @@ class TestDamaged:
     def damaged(self, place: Location, made: Mapping[str, Manifest], *words: str) -> None:
         for word in words:
             manifest = made[word]
-            own = replace(manifest.files[0], object=f"objects/orders/aa/{word}")
+            own = manifest.files[0]._replace(object=f"objects/orders/aa/{word}")
             changed = replace(manifest, files=(own, *manifest.files[1:]))
             plant(place / "backups", {changed.path: changed.to_document()})
             record_verification(opened(place), verify_backup(opened(place), changed))
@@ -434,7 +434,7 @@ class TestSomethingWholeStays:
             files = []
             for entry in made["new"].files:
                 (place / "backups").create(path := f"{entry.object}-{day}", (place / "backups").read(entry.object))
-                files.append(replace(entry, object=path))
+                files.append(entry._replace(object=path))
             m = replace(
                 made["new"],
                 backup_id=f"{day}T000000Z-b000004",

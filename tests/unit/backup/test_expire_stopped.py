@@ -144,7 +144,7 @@ class TestPausedBeforeItRemoves:
         assert left(place, made) == {"old", "mid"}
 
     def test_damage_that_is_found_between_two_removals(self, place: Location, made: dict[str, Manifest]) -> None:
-        own = replace(made["new"].files[0], object="objects/orders/aa/new")
+        own = made["new"].files[0]._replace(object="objects/orders/aa/new")
         changed = replace(made["new"], files=(own, *made["new"].files[1:]))
         plant(place / "backups", {changed.path: changed.to_document(), own.object: b"x"})
 

@@ -104,10 +104,10 @@ OBJECTS = [
 
 def forged_entries(place: Location) -> Iterator[FileEntry]:
     entry = the_backup(place).files[0]
-    yield from (replace(entry, path=path) for path in PATHS)
-    yield from (replace(entry, path="x", object=path) for path in OBJECTS)
-    yield replace(entry, path="x", size=-1)
-    yield replace(entry, path="x", size=True)
+    yield from (entry._replace(path=path) for path in PATHS)
+    yield from (entry._replace(path="x", object=path) for path in OBJECTS)
+    yield entry._replace(path="x", size=-1)
+    yield entry._replace(path="x", size=True)
 
 
 @pytest.mark.parametrize("table", [False, True], ids=["list", "table"])
@@ -378,7 +378,7 @@ def test_a_table_of_no_size(place: Location, key: str, value: object) -> None:
 )
 def test_files_that_no_restore_can_write(place: Location, table: bool, changed: dict[str, str], why: str) -> None:
     """They are found before anything is changed; before, the live checkpoint was set aside and stayed sealed."""
-    forge(place, replace(the_backup(place).files[-1], **changed), table=table)
+    forge(place, the_backup(place).files[-1]._replace(**changed), table=table)
     report = verify_backup(opened(place), the_backup(place))
     assert [finding.message for finding in report.findings if why in finding.message]
     before = contents(place / "orders")

@@ -284,7 +284,7 @@ class TestStays:
     def test_what_backups_say_different_things_of(self, place: Location) -> None:
         repository, made, _ = format_1(place)
         entry = next(e for e in made[1].files if 20 < e.size < PACKED_BELOW)
-        wrong = replace(entry, sha256="1" * 64)
+        wrong = entry._replace(sha256="1" * 64)
         others = tuple(e for e in made[1].files if e != entry)
         forged = replace(made[1], backup_id="20300101T000000Z-b000006", files=(*others, wrong))
         repository.location.create(forged.path, forged.to_document())
@@ -297,7 +297,7 @@ class TestStays:
         """As the store copied it, with an ETag of a key service."""
         repository, made, _ = format_1(place)
         entry = next(e for e in made[1].files if 20 < e.size < PACKED_BELOW)
-        opaque = replace(entry, sha256=None, checksum="etag:abc-2")
+        opaque = entry._replace(sha256=None, checksum="etag:abc-2")
         for manifest in made:
             files = tuple(opaque if e.object == entry.object else e for e in manifest.files)
             repository.location.replace(manifest.path, replace(manifest, files=files).to_document())
@@ -537,7 +537,7 @@ class TestProtected:
         sha256 = hashlib.sha256(b"the last copy").hexdigest()
         path = f"objects/orders/aa/etag-{'0' * 32}-13"
         repository.location.create(path, b"the last copy")
-        lists = replace(entry, path="_schema/alone", size=13, object=path, sha256=sha256)
+        lists = entry._replace(path="_schema/alone", size=13, object=path, sha256=sha256)
         manifest = replace(after, backup_id="20300101T000000Z-b000007", files=(*after.files, lists))
         repository.location.create(manifest.path, manifest.to_document())
         part = part_of(entry.object)

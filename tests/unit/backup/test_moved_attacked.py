@@ -147,7 +147,7 @@ class TestMigrated:
         repository, made, right = migrated(place)
         entry = next(e for e in made.files if e.size)
         others = tuple(e for e in made.files if e != entry)
-        forged = replace(made, backup_id="20300101T000000Z-b000006", files=(*others, replace(entry, sha256="1" * 64)))
+        forged = replace(made, backup_id="20300101T000000Z-b000006", files=(*others, entry._replace(sha256="1" * 64)))
         repository.location.create(forged.path, forged.to_document())
         first = set(packs_of(repository))
         assert repack.repack(repository, "orders", first, made_by="a test")[0] == first

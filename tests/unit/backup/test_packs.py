@@ -267,7 +267,7 @@ class TestEncrypted:
         assert MAGIC not in plain.read(pack)
         second = pack.replace("/orders/", "/payments/")
         plain.create(second, plain.read(pack))
-        entry = replace(made.files[0], object=made.files[0].object.replace("/orders/", "/payments/"))
+        entry = made.files[0]._replace(object=made.files[0].object.replace("/orders/", "/payments/"))
         assert [damage.problem for damage in check_contents(repository, [entry])] == ["content"]
 
     def test_each_step_reads_a_pack_once(self, place: Location, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,7 @@ class TestFaults:
 def forged(repository: Repository, manifest: Manifest, object_: Callable[[FileEntry], str]) -> str:
     """Store a manifest that lists an object in another way, with the right hash over it; return its id."""
     first, *rest = manifest.files
-    made = replace(manifest, backup_id="20300101T000000Z-b000004", files=(replace(first, object=object_(first)), *rest))
+    made = replace(manifest, backup_id="20300101T000000Z-b000004", files=(first._replace(object=object_(first)), *rest))
     repository.location.create(made.path, made.to_document())
     return made.backup_id
 
@@ -233,7 +233,7 @@ class TestForged:
         repository = packed_repository(place)
         made = back_up(place, stream()).manifest
         first, second, *_ = (e for e in made.files if e.size > 1)
-        wrong = replace(first, sha256="1" * 64, object=first.object.replace(first.sha256 or "", "1" * 64))
+        wrong = first._replace(sha256="1" * 64, object=first.object.replace(first.sha256 or "", "1" * 64))
         rest = tuple(e for e in made.files if e.object not in (first.object, second.object))
         other = replace(made, backup_id="20300101T000000Z-b000004", files=(wrong, second, *rest))
         repository.location.create(other.path, other.to_document())

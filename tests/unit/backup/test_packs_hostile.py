@@ -91,7 +91,7 @@ def test_a_copy_lists_nothing_of_a_pack_that_the_target_has_without_proof(place:
     first = next(e for e in made.files if e.path.startswith("sources/"))
     part = part_of(first.object)
     assert part
-    wrong = replace(first, sha256="1" * 64, object=content_path(part.pack, "1" * 64, part.start, part.length))
+    wrong = first._replace(sha256="1" * 64, object=content_path(part.pack, "1" * 64, part.start, part.length))
     others = [e for e in made.files if e.object != first.object]
     forged = replace(made, backup_id="20300101T000000Z-b000004", files=(wrong, *others))
     source.location.create(forged.path, forged.to_document())
@@ -118,8 +118,8 @@ def test_a_copy_knows_no_object_by_what_a_record_says(place: Location) -> None:
         files = (*(e for e in made.files if e.path != entry.path), wrong)
         return replace(made, files=files, backup_id=backup_id)
 
-    first = listing(replace(entry, sha256=sha256, object=path), "20290101T000000Z-b000004")
-    second = listing(replace(entry, sha256=None, checksum=checksum, object=alone), "20300101T000000Z-b000004")
+    first = listing(entry._replace(sha256=sha256, object=path), "20290101T000000Z-b000004")
+    second = listing(entry._replace(sha256=None, checksum=checksum, object=alone), "20300101T000000Z-b000004")
     for each in (first, second):
         source.location.create(each.path, each.to_document())
     target = Repository.open_or_create(place / "second", format=2)
@@ -173,7 +173,7 @@ def test_a_new_backup_lists_no_content_that_a_record_gives_another_length_or_has
     content = place.read(f"backups/{entry.object}")
     alone = f"objects/orders/aa/etag-0-{entry.size}"  # its name says nothing of its content
     repository.location.create(alone, content)
-    files = (*(e for e in made.files if e.path != entry.path), replace(entry, object=alone))
+    files = (*(e for e in made.files if e.path != entry.path), entry._replace(object=alone))
     newest = replace(made, files=files, backup_id="20300101T000000Z-b000004")
     repository.location.create(newest.path, newest.to_document())
     other = content + b"x" if wrong == "length" else bytes(reversed(content))
@@ -193,7 +193,7 @@ def test_what_no_hash_is_known_of_is_read_where_its_manifest_says(place: Locatio
     alone = "objects/orders/aa/of-a-store-without-checksums"
     repository.location.create(alone, content)
     files = tuple(
-        e if e.path != entry.path else replace(e, object=alone, sha256=None, checksum=None) for e in made.files
+        e if e.path != entry.path else e._replace(object=alone, sha256=None, checksum=None) for e in made.files
     )
     newest = replace(made, files=files, backup_id="20300101T000000Z-b000004")
     repository.location.create(newest.path, newest.to_document())

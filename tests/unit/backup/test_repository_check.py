@@ -160,7 +160,7 @@ class TestRepair:
         manifest = create_backup(Checkpoint.at(seen / "orders"), Repository.open_or_create(seen / "backups")).manifest
         entry = next(e for e in manifest.files if e.checksum)
         assert entry.sha256 is None
-        weak = tuple(replace(e, checksum="etag:abc-2") if e == entry else e for e in manifest.files)
+        weak = tuple(e._replace(checksum="etag:abc-2") if e == entry else e for e in manifest.files)
         changed = replace(manifest, files=weak)
         (place / "backups").replace(manifest.path, changed.to_document())
         (place / "backups").delete(entry.object)

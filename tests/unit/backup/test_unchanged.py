@@ -231,7 +231,7 @@ class TestAReplay:
     def test_within_the_second_the_files_are_compared(self, place: Location) -> None:
         """S3: an ETag made of the content, and a time in whole seconds."""
         now = datetime.now(UTC).replace(microsecond=0)
-        orders, store = self.seen(place, lambda file: replace(file, modified=now))
+        orders, store = self.seen(place, lambda file: file._replace(modified=now))
         plant(place / "orders", stream())
         self.again(place, orders)
         store.requests.clear()
@@ -244,7 +244,7 @@ class TestAReplay:
 
     def test_and_not_once_the_second_is_over(self, place: Location) -> None:
         then = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=1)
-        orders, store = self.seen(place, lambda file: replace(file, modified=then))
+        orders, store = self.seen(place, lambda file: file._replace(modified=then))
         plant(place / "orders", stream())
         self.again(place, orders)
         store.requests.clear()
@@ -257,9 +257,9 @@ class TestAReplay:
         orders, _ = self.seen(
             place,
             {
-                "nothing": lambda file: replace(file, identity=None, checksum=None, modified=None),
-                "content": lambda file: replace(file, modified=None),
-                "coarse": lambda file: replace(file, identity=None, checksum=None, modified=now),
+                "nothing": lambda file: file._replace(identity=None, checksum=None, modified=None),
+                "content": lambda file: file._replace(modified=None),
+                "coarse": lambda file: file._replace(identity=None, checksum=None, modified=now),
             }[says],
         )
         plant(place / "orders", stream())
@@ -267,7 +267,7 @@ class TestAReplay:
         assert not self.again(place, orders).unchanged
 
     def test_a_time_alone_is_enough(self, place: Location) -> None:
-        orders, _ = self.seen(place, lambda file: replace(file, identity=None, checksum=None))
+        orders, _ = self.seen(place, lambda file: file._replace(identity=None, checksum=None))
         plant(place / "orders", stream())
         self.again(place, orders)
         assert self.again(place, orders).unchanged

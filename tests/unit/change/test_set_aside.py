@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 
@@ -30,7 +29,7 @@ class Vouching(WatchedStore):
     checksums: str | None = "md5"
 
     def walk(self, path: str) -> tuple[StoredFile, ...]:
-        return tuple(replace(file, checksum=self._checksum(file.path)) for file in super().walk(path))
+        return tuple(file._replace(checksum=self._checksum(file.path)) for file in super().walk(path))
 
     def _checksum(self, path: str) -> str | None:
         content = self.inner.read(path) + (path.encode() if self.checksums == "encrypted" else b"")

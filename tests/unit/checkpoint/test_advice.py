@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -53,7 +52,7 @@ def with_sizes(**sizes: int) -> Callable[[StoredFile], StoredFile]:
     def change(file: StoredFile) -> StoredFile:
         for pattern, size in sizes.items():
             if re.fullmatch(pattern, file.path):
-                return dataclasses.replace(file, size=size)
+                return file._replace(size=size)
         return file
 
     return change
@@ -309,7 +308,7 @@ def took(seconds: float) -> Callable[[StoredFile], StoredFile]:
         if not file.path.startswith("commits/"):
             return file
         began = builders.BEGAN / 1000 + EVERY * int(file.path.rpartition("/")[2])
-        return dataclasses.replace(file, modified=datetime.fromtimestamp(began + seconds, UTC))
+        return file._replace(modified=datetime.fromtimestamp(began + seconds, UTC))
 
     return change
 

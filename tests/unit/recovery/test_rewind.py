@@ -107,7 +107,7 @@ class TestTheCheckpoint:
         (place / "backups").delete(f"backups/{newest.name}/{newest.backup_id}.json")
         with pytest.raises(RefusedError, match="the plan that was shown"):
             plan().check_fingerprint(shown.plan_fingerprint)
-        changed = replace(shown, writes=tuple(replace(entry, sha256="0" * 64) for entry in shown.writes))
+        changed = replace(shown, writes=tuple(entry._replace(sha256="0" * 64) for entry in shown.writes))
         assert changed.plan_fingerprint != shown.plan_fingerprint
 
     def test_a_backup_is_a_target_too(self, orders: Location) -> None:
