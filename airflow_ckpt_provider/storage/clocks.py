@@ -40,4 +40,5 @@ class Clocks:
     @property
     def elapsed(self) -> float:
         """Seconds since that moment."""
-        return self._passed + max(now - since for now, since in zip(self._now(), self._since, strict=True))
+        (monotonic, boot, wall), (now_monotonic, now_boot, now_wall) = self._since, self._now()
+        return self._passed + max(now_monotonic - monotonic, now_boot - boot, now_wall - wall)

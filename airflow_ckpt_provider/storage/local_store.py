@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import BinaryIO
 
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.exchange import exchange, locked
@@ -309,16 +310,10 @@ class LocalStore(Store):
             self._create_without_links(path, Path(temporary).read_bytes())
 
     def _write_temporary(self, path: str, data: bytes) -> str:
-        directory = os.path.dirname(path)
         self.write_check()
-        try:
-            os.makedirs(directory, exist_ok=True)
-        except FileExistsError as e:
-            # A file where a directory should be; for the caller "exists" is about the file to be written.
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory) from e
         temporary = hidden_name(path)
         try:
-            with open(temporary, "wb") as file:
+            with _opened(temporary) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -333,6 +328,20 @@ class LocalStore(Store):
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+
+
+def _opened(path: str) -> BinaryIO:
+    """Open a new file; the directories above it are made where they are missing."""
+    try:
+        return open(path, "wb")
+    except FileNotFoundError:
+        directory = os.path.dirname(path)
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except FileExistsError as e:
+            # A file where a directory should be; for the caller "exists" is about the file to be written.
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory) from e
+        return open(path, "wb")
 
 
 def _version(path: str) -> _Version:
