@@ -39,6 +39,7 @@ from airflow_ckpt_provider.storage.packs import (
     MOVED_AT_ONCE,
     OBJECT_SHA256,
     Moved,
+    can_be_packed,
     file_of,
     moved_document,
     moved_path,
@@ -268,8 +269,12 @@ def _kept(
         if damage := content_damage(entry, content):
             log.warning("%s is not packed: %s", entry.path, damage.message)
             return None
+        sha256 = hashlib.sha256(content).hexdigest()
+        if not can_be_packed(entry.path, sha256):
+            log.warning("%s is not packed: no object of this content has this name; a backup may be forged", entry.path)
+            return None
         done(len(content))
-        return objects.packed(entry._replace(sha256=hashlib.sha256(content).hexdigest()), content)
+        return objects.packed(entry._replace(sha256=sha256), content)
 
     def take(entry: FileEntry | None) -> None:
         if entry is not None:

@@ -298,6 +298,16 @@ def moved_path(name: str, number: int) -> str:
     return f"{MOVED}/{name}/{number:06d}.json"
 
 
+def can_be_packed(path: str, sha256: str) -> bool:
+    """Whether a record can say of an object of its own that its content is in a pack now.
+
+    :param path: of the object.
+    :param sha256: hash of the content.
+    """
+    named = OBJECT_SHA256.match(path.rpartition("/")[2])
+    return PACK_SUFFIX not in path.split("/", 2)[2] and (named is None or named[0] == sha256)
+
+
 def _is_record(path: str) -> bool:
     name = path.rpartition("/")[2]
     return name.endswith(".json") and name.isascii() and name[:-5].isdecimal()
@@ -321,24 +331,23 @@ def _parsed(repository: Location, name: str, path: str) -> dict[str, str]:
         raise ValueError(f"format {value['format']} version {value['version']}")
     if "sha256" in value and value["sha256"] != record_sha256(value):
         raise ValueError("it is not what was written")
-    found = {}
+    found, below = {}, f"objects/{name}"
     for new_pack, objects in value["packed"].items() if value["version"] == _VERSION else ():
         for key, content in objects.items():
-            old_path = safe_relative(f"objects/{name}/{key}", below=f"objects/{name}")
+            old_path = safe_relative(f"objects/{name}/{key}", below=below)
             to = f"{new_pack}/{content}"
-            part = checked_part(safe_relative(to, below=f"objects/{name}"))
-            named = OBJECT_SHA256.match(old_path.rpartition("/")[2])
-            if part is None or PACK_SUFFIX in key or (named and named[0] != part.sha256):
+            part = checked_part(safe_relative(to, below=below))
+            if part is None or not can_be_packed(old_path, part.sha256):
                 raise ValueError(f"{to} cannot be the content of {old_path}")
             found[old_path] = to
     for old_pack, targets in value["moved"].items():
         for new_pack, contents in targets.items():
             for content, start in contents.items():
-                old = checked_part(safe_relative(f"{old_pack}/{content}", below=f"objects/{name}"))
+                old = checked_part(safe_relative(f"{old_pack}/{content}", below=below))
                 if old is None or type(start) is not int or start < 0:
                     raise ValueError(f"{old_pack}/{content} is no content in a pack")
                 to = content_path(new_pack, old.sha256, start, old.length)
-                if checked_part(safe_relative(to, below=f"objects/{name}")) is None:
+                if checked_part(safe_relative(to, below=below)) is None:
                     raise ValueError(f"{to} is no content in a pack")
                 found[f"{old_pack}/{content}"] = to
     return found

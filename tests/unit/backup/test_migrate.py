@@ -18,6 +18,7 @@ from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
+from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.immutability import Immutability
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.migrate import MigrateOutcome, apply_migrate, plan_migrate
@@ -553,6 +554,22 @@ class TestProtected:
         assert (place / "backups").read(path) == b"the last copy"
         assert restorable(repository, manifest)["_schema/alone"] == b"the last copy"
         assert verify_backup(repository, manifest, read_data=ALL).ok
+
+    @pytest.mark.parametrize("name", [f"aa/{'0' * 64}", "aa/notes.packet", "aa/x.pack"])
+    def test_an_object_that_no_record_can_name_stays_and_the_others_are_found(self, place: Location, name: str) -> None:
+        repository, (*_, made), (*_, right) = format_1(place)
+        content, path = b"listed by a forged manifest", f"objects/orders/{name}"
+        repository.location.create(path, content)
+        lists = FileEntry("_schema/alone", len(content), path, hashlib.sha256(content).hexdigest())
+        forged = replace(made, backup_id="20300101T000000Z-b000007", files=(*made.files, lists))
+        repository.location.create(forged.path, forged.to_document())
+        for _ in range(2):
+            migrate(place)
+        moved = read_moved(repository.location, "orders")
+        assert moved.paths
+        assert not moved.unreadable
+        assert repository.location.read(path) == content
+        assert restorable(repository, made) == right
 
     @pytest.mark.parametrize(
         "change",
