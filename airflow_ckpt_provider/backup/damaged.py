@@ -216,6 +216,11 @@ def streams_with_damage_known(repository: Location) -> frozenset[str]:
     return frozenset(name for listing in found for name in listing.directories)
 
 
+def streams_with_records(repository: Location) -> frozenset[str]:
+    """Names of the streams of which this version has recorded damage, also such as was repaired since."""
+    return frozenset(repository.list(_DAMAGED).directories)
+
+
 def _records(repository: Location, name: str) -> dict[int, StoredFile]:
     """The records by their numbers."""
     files = repository.list(f"{_DAMAGED}/{checked_name(name)}").files

@@ -95,8 +95,8 @@ def judge_rpo(objective: float, found: Recovery, now: datetime) -> Judged:
     :param found: the line of the report.
     :param now: the time to judge at.
     """
-    age = _passed(found.backup_created, now)
-    since_report = _passed(found.reported, now) if found.nothing_to_lose else None
+    age = passed(found.backup_created, now)
+    since_report = passed(found.reported, now) if found.nothing_to_lose else None
     seconds = min((each for each in (age, since_report) if each is not None), default=None)
     if seconds is not None and seconds <= objective:
         met = Met.YES
@@ -119,7 +119,7 @@ def judge_rto(objective: float, found: Recovery) -> Judged:
     return Judged(objective, found.drill_seconds, Met.YES if found.drill_seconds <= objective else Met.NO)
 
 
-def _passed(then: datetime | None, now: datetime) -> float | None:
+def passed(then: datetime | None, now: datetime) -> float | None:
     """Seconds since; ``None`` if it is not known, or a clock says that it will be."""
     if then is None or now - then < -CLOCKS_DIFFER:
         return None

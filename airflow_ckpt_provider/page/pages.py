@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from airflow_ckpt_provider.backup.damaged import read_damaged, streams_with_records
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.names import is_name
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError
 from airflow_ckpt_provider.fleet.report import read_reports, rows_of
 from airflow_ckpt_provider.page.backup_point import BackupPoint, read_backups
@@ -55,7 +57,23 @@ class Pages:
             {"name": name, "checkpoint": self.declared[name].checkpoint if name in self.declared else ""}
             for name in sorted({*self.repository.names(), *self.declared} - known)
         ]
-        return [self._row(row, now) for row in [*reported, *others]]
+        damaged = streams_with_records(self.repository.location)
+        rows = [self._row(row, now) for row in [*reported, *others]]
+        return in_parallel(lambda row: self._as_known_now(row) if row.name in damaged else row, rows)
+
+    def _as_known_now(self, row: StreamRow) -> StreamRow:
+        """The row without its backup, where that is gone, or was found damaged since the report."""
+        if not row.backup_id or not is_name(row.name):
+            return row
+        said = f"backup {row.backup_id}, the last good one of the report"
+        try:
+            if row.backup_id not in self.repository.backup_ids(row.name):
+                return row.without_backup(f"{said}, does not exist any more")
+            manifest = self.repository.read_manifest(row.name, row.backup_id)
+            found = read_damaged(self.repository.location, row.name).of(manifest)
+        except CkptError as e:
+            return row.without_backup(f"{said}, cannot be judged: {e.message}")
+        return row.without_backup(f"{said}: {next(iter(found.values())).message}") if found else row
 
     def _row(self, row: Mapping[str, object], now: datetime) -> StreamRow:
         declared = self.declared.get(text(row.get("name")))
@@ -80,6 +98,7 @@ class Pages:
             raise NotThereError(f"{name!r} cannot be the name of a stream in a repository")
         backed_up = {point.manifest.checkpoint for point in backups.points[-1:] if point.manifest}
         row = next((each for each in rows if each.checkpoint in backed_up), rows[0])
+        row = self._as_known_now(row)
         form = rewind(row) if rewind else None
         if restore:
             point = next((each for each in backups.points if each.backup_id == restore[0]), None)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from airflow_ckpt_provider.fleet.objectives import Met, Recovery, Standing, standing
+from airflow_ckpt_provider.fleet.objectives import Met, Recovery, Standing, passed, standing
 from airflow_ckpt_provider.page.fields import inner, number, text, texts, time, whole
 from airflow_ckpt_provider.recovery.status import UNFINISHED
 from airflow_ckpt_provider.streams.stream import Objectives
 from airflow_ckpt_provider.verdict import Verdict
+
+#: Seconds after which a report does not say any more what the next start does, though the sources set no limit.
+MOST_AGE = 48 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class StreamRow:
     :param backup_unknown: whether the task could not find out which backups there are.
     :param left: seconds for which the sources had what the next start reads, when they were asked; ``None``: none, or no limit.
     :param left_known: whether that is known.
-    :param verdict: of the guards, on the next start.
+    :param verdict: of the guards, on the next start, when they were asked; see :attr:`verdict_now`.
     :param situation: a kind of :mod:`~airflow_ckpt_provider.recovery.status`.
     :param message: the situation in words.
     :param commands: that end it.
@@ -123,13 +126,13 @@ class StreamRow:
 
     @property
     def report_age(self) -> float | None:
-        """Seconds since the fleet task looked."""
-        return _since(self.looked_at, self.now)
+        """Seconds since the fleet task looked; ``None``: it never did, or its clock is ahead."""
+        return passed(self.looked_at, self.now)
 
     @property
     def backup_age(self) -> float | None:
-        """Seconds since the last whole backup was finished."""
-        return _since(self.backup_created, self.now)
+        """Seconds since the last whole backup was finished; ``None``: there is none, or the clock is ahead."""
+        return passed(self.backup_created, self.now)
 
     @property
     def left_now(self) -> float | None:
@@ -137,6 +140,27 @@ class StreamRow:
         if self.left is None or self.report_age is None:
             return None
         return max(0.0, self.left - self.report_age)
+
+    @property
+    def verdict_now(self) -> str:
+        """The verdict; ``UNKNOWN`` where the guards found it safe for no longer than until now, or too long ago."""
+        is_over = self.report_age is None or self.report_age > MOST_AGE or self.left_now == 0
+        return Verdict.UNKNOWN.value if self.verdict == Verdict.SAFE and is_over else self.verdict
+
+    def without_backup(self, why: str) -> StreamRow:
+        """The row where the backup that the report calls good is not good any more; whether another one is, is not known.
+
+        :param why: in words, a problem.
+        """
+        return replace(
+            self,
+            backup_id="",
+            backup_created=None,
+            verified="",
+            backup_unknown=True,
+            nothing_to_lose=False,
+            problems=(*self.problems, why),
+        )
 
     @property
     def recovery(self) -> Recovery:
@@ -174,9 +198,5 @@ class StreamRow:
         """``problem``, ``unknown`` or ``fine``: the worst of all that is said."""
         if self.problems or self.is_unfinished or Met.NO in (self.rpo, self.rto):
             return "problem"
-        is_fine = self.verdict == Verdict.SAFE and self.backup_id and Met.UNKNOWN not in (self.rpo, self.rto)
+        is_fine = self.verdict_now == Verdict.SAFE and self.backup_id and Met.UNKNOWN not in (self.rpo, self.rto)
         return "fine" if is_fine else "unknown"
-
-
-def _since(then: datetime | None, now: datetime) -> float | None:
-    return None if then is None else max(0.0, (now - then).total_seconds())

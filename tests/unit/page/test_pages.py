@@ -14,8 +14,9 @@ import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.manifest import Manifest
-from airflow_ckpt_provider.backup.notes import hold
+from airflow_ckpt_provider.backup.notes import hold, record_verification
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.fleet.discovery import discover
 from airflow_ckpt_provider.fleet.fleet import Fleet, inspect_fleet
@@ -248,6 +249,33 @@ def test_a_stream_without_a_report_is_shown_and_not_known(repository: Repository
     assert "no report is about it yet" in Pages(repository, FileLinks()).streams()
 
 
+def test_a_backup_that_was_found_damaged_since_the_report_is_none(repository: Repository, fleet: Fleet) -> None:
+    (backup,) = repository.backups("orders")
+    pages = Pages(
+        repository,
+        FileLinks(),
+        declared={"orders": Stream("orders", checkpoint="/orders", objectives=Objectives(rpo=timedelta(days=9999)))},
+    )
+    (before,) = pages.rows()
+    assert (before.backup_id, before.rpo) == (backup.backup_id, Met.YES)
+    entry = next(each for each in backup.files if each.size > 40)
+    repository.location.replace(entry.object, b"x" * entry.size)
+    record_verification(repository, verify_backup(repository, backup, read_data=ReadData()))
+    (after,) = pages.rows()
+    assert (after.backup_id, after.standing, after.rpo) == ("", "problem", Met.UNKNOWN)
+    for page in (pages.streams(), pages.stream("orders")):
+        assert f"backup {backup.backup_id}, the last good one of the report: {entry.path}" in harmless(page).text
+        assert "verified: " not in harmless(page).text
+
+
+def test_a_backup_that_has_expired_since_the_report_is_none(repository: Repository, fleet: Fleet) -> None:
+    (backup,) = repository.backups("orders")
+    repository.location.delete(backup.path)
+    page = harmless(Pages(repository, FileLinks()).stream("orders")).text
+    assert f"backup {backup.backup_id}, the last good one of the report, does not exist any more" in page
+    assert "Last good backupnone known" in page
+
+
 def test_a_declared_stream_that_was_never_backed_up_is_shown_and_not_known(repository: Repository) -> None:
     declared = {
         "clicks": Stream("clicks", checkpoint="/clicks", repository="/r", objectives=Objectives(rpo=timedelta(1)))
@@ -296,6 +324,29 @@ class TestStanding:
     )
     def test_not_known(self, values: dict[str, Any]) -> None:
         assert StreamRow.of(row(**values), NOW).standing == "unknown"
+
+    @pytest.mark.parametrize(
+        ("since", "left", "verdict"),
+        [
+            (timedelta(minutes=59), 3600.0, "SAFE"),
+            (timedelta(minutes=60), 3600.0, "UNKNOWN"),
+            (timedelta(hours=47), None, "SAFE"),
+            (timedelta(hours=49), None, "UNKNOWN"),
+            # The clock of whoever reported is ahead, or the report is forged: it says nothing for ever.
+            (timedelta(days=-400), None, "UNKNOWN"),
+        ],
+    )
+    def test_what_was_safe_is_not_known_later(self, since: timedelta, left: float | None, verdict: str) -> None:
+        said = {"seconds": left, "known": True, "verdict": "SAFE", "reasons": []}
+        later = StreamRow.of(row(time_to_loss=said), NOW + since)
+        assert later.verdict_now == verdict
+        assert later.standing == ("fine" if verdict == "SAFE" else "unknown")
+        page = harmless(streams_page(Head(FileLinks(), "backups", NOW + since), [later])).text
+        assert ("SAFE when it was reported" in page) is (verdict == "UNKNOWN")
+
+    def test_a_loss_that_was_foreseen_stays_one(self) -> None:
+        said = {"seconds": 0.0, "known": True, "verdict": "WILL_LOSE", "reasons": []}
+        assert StreamRow.of(row(time_to_loss=said), NOW + timedelta(days=9)).verdict_now == "WILL_LOSE"
 
     def test_the_time_to_loss_goes_on_after_the_report(self) -> None:
         later = StreamRow.of(row(), NOW + timedelta(minutes=20))
