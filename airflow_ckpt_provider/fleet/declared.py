@@ -17,6 +17,7 @@ from airflow_ckpt_provider.errors import BackupRunningError, CkptError, RefusedE
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.sinks.sink import Sink, judge, look_at
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.streams.cron import average_interval
 from airflow_ckpt_provider.streams.parameters import parameters_of
 from airflow_ckpt_provider.streams.stream import SinkPlace, Stream
 from airflow_ckpt_provider.units import format_duration
@@ -197,15 +198,17 @@ class _Check:
 def kept_for(policy: Policy, schedule: str | timedelta) -> timedelta | None:
     """How old the oldest backup is that a policy keeps, of a stream that always commits; ``None``: it keeps all.
 
-    A cron expression counts as once a day.
+    A cron expression counts as a regular interval, the average of its own.
 
     :param policy: the rules.
     :param schedule: when backups are made.
     """
     if isinstance(schedule, timedelta):
         every = schedule
+    elif schedule in _PRESETS:
+        every = _COUNTED[_PRESETS[schedule]]
     else:
-        every = _COUNTED[_PRESETS.get(schedule, "daily")]
+        every = average_interval(schedule)
     reach = timedelta(0)
     for name in ("last", "replayable"):
         count: int = getattr(policy, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
@@ -32,6 +33,22 @@ def is_cron(text: str) -> bool:
     elif not (weekday == "?" or _numbers(weekday, 0, 7, _DAYS)):
         return False
     return any(number <= _LENGTHS[of - 1] for number in days for of in months)
+
+
+def average_interval(text: str) -> timedelta:
+    """How far apart the dates of a cron expression are on average.
+
+    :param text: five fields, for which :func:`is_cron` is true.
+    """
+    minute, hour, day, month, weekday = text.upper().split()
+    a_day = len(_numbers(minute, 0, 59)) * len(_numbers(hour, 0, 23))
+    days = 1.0 if day in ("*", "?") else min(1.0, len(_days(day)) / 30)
+    if all(map(_NTH.fullmatch, weekday.split(","))):
+        days = len(weekday.split(",")) / 30
+    elif weekday not in ("*", "?"):
+        of_week = len({number % 7 for number in _numbers(weekday, 0, 7, _DAYS)}) / 7
+        days = of_week if days == 1.0 else min(1.0, days + of_week)  # where both are given, either will do
+    return timedelta(seconds=round(86400 * 12 / (a_day * days * len(_numbers(month, 1, 12, _MONTHS)))))
 
 
 def _days(field: str) -> set[int]:
