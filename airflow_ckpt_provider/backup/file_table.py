@@ -189,10 +189,21 @@ class FileTable(Sequence[FileEntry]):
             return iter(kept)
         return self._all()
 
+    def paths(self) -> Iterator[str]:
+        """The paths of the files, for less than the files."""
+        if (kept := self._kept) is not None:
+            return (entry.path for entry in kept)
+        self.read_now()
+        return (row[0] for rows in self._each_rows() for row in rows)
+
+    def _each_rows(self) -> Iterator[list[list[Any]]]:
+        for block in self._blocks:
+            yield load_json(zlib.decompress(block))
+        yield self._rows
+
     def _all(self) -> Iterator[FileEntry]:
-        for number in range(len(self._blocks)):
-            yield from self._entries(load_json(zlib.decompress(self._blocks[number])))
-        yield from self._entries(self._rows)
+        for rows in self._each_rows():
+            yield from self._entries(rows)
 
     @overload
     def __getitem__(self, index: int) -> FileEntry: ...
@@ -221,6 +232,11 @@ class FileTable(Sequence[FileEntry]):
         yield from map(zlib.decompress, self._blocks)
         if self._rows:
             yield _text(self._rows)
+
+
+def paths_of(files: Sequence[FileEntry]) -> Iterator[str]:
+    """The paths of files, for as little as they can be had."""
+    return files.paths() if isinstance(files, FileTable) else (entry.path for entry in files)
 
 
 @contextmanager

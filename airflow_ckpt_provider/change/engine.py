@@ -467,7 +467,7 @@ class _Attempt:
 
         first, last = write_order(edits.written)
         apart = {*first, *last}
-        by_path = {item.path: item for item in edits.writes() if item.path in apart}
+        by_path = {item.path: item for item in edits.writes_of(apart)}
         for path in first:
             done(write(by_path[path]))
         others = self._of_others(edits, there, apart)

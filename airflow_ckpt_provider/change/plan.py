@@ -72,16 +72,22 @@ class Edits:
     :param writes: makes the files to write; called more than once, so that a million of them need no memory.
     :param unchanged: paths that are there already with the right content, and are neither deleted nor written.
     :param paths: makes the paths of ``writes``, where that is less work than to make these.
+    :param some: likewise makes those of ``writes`` that have one of these paths.
     """
 
     removes: FileSet = field(default_factory=FileSet)
     writes: Callable[[], Iterable[Write]] = tuple
     unchanged: Collection[str] = ()
     paths: Callable[[], Iterable[str]] | None = None
+    some: Callable[[Collection[str]], Iterable[Write]] | None = None
 
     def written(self) -> Iterable[str]:
         """Paths of the files to write, in no particular order."""
         return self.paths() if self.paths else (write.path for write in self.writes())
+
+    def writes_of(self, paths: Collection[str]) -> Iterable[Write]:
+        """The files to write that have one of these paths."""
+        return self.some(paths) if self.some else (write for write in self.writes() if write.path in paths)
 
 
 class Plan:

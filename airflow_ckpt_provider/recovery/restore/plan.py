@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from airflow_ckpt_provider.backup.content_checks import check_contents, content_damage, is_computable, read_content
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
-from airflow_ckpt_provider.backup.file_table import FileTable
+from airflow_ckpt_provider.backup.file_table import FileTable, paths_of
 from airflow_ckpt_provider.backup.identity import is_same_stream
 from airflow_ckpt_provider.backup.kept_contents import KeptContents
 from airflow_ckpt_provider.backup.manifest import Manifest
@@ -204,18 +204,27 @@ class RestorePlan(Plan):
         seal = there.seal.path if there.seal else None
         moved = MovedContents(repository)
 
-        def wanted() -> Iterator[FileEntry]:
-            return (e for e in self.entries if e.path not in unchanged and e.path not in self.rewritten)
+        def is_wanted(path: str) -> bool:
+            return path not in unchanged and path not in self.rewritten
+
+        def written(wanted: Iterable[FileEntry]) -> Iterator[Write]:
+            return entry_writes(repository, wanted, right_when="the restore began", moved=moved, kept=self.kept)
 
         def writes() -> Iterator[Write]:
-            yield from entry_writes(repository, wanted(), right_when="the restore began", moved=moved, kept=self.kept)
+            yield from written(entry for entry in self.entries if is_wanted(entry.path))
             yield from literal_writes(self.rewritten)
 
         def paths() -> Iterator[str]:
-            yield from (entry.path for entry in wanted())
+            yield from filter(is_wanted, paths_of(self.entries))
             yield from self.rewritten
 
-        return Edits(there.files.without(lambda path: path == seal or path in unchanged), writes, unchanged, paths)
+        def some(chosen: Collection[str]) -> Iterator[Write]:
+            yield from written(entry for entry in self.entries if entry.path in chosen and is_wanted(entry.path))
+            yield from literal_writes({path: data for path, data in self.rewritten.items() if path in chosen})
+
+        return Edits(
+            there.files.without(lambda path: path == seal or path in unchanged), writes, unchanged, paths, some
+        )
 
     def _unchanged(self, there: Target) -> FileSet:
         """Files that are at the target already, byte for byte, and need be neither deleted nor written.

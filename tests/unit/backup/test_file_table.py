@@ -18,7 +18,7 @@ from hypothesis import given
 from airflow_ckpt_provider.backup import file_table
 from airflow_ckpt_provider.backup import manifest as manifest_module
 from airflow_ckpt_provider.backup.file_entry import FileEntry
-from airflow_ckpt_provider.backup.file_table import FileTable, kept_in_memory
+from airflow_ckpt_provider.backup.file_table import FileTable, kept_in_memory, paths_of
 from airflow_ckpt_provider.backup.manifest import Manifest, parse_manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
@@ -96,6 +96,19 @@ def test_both_forms_say_the_same(files: list[FileEntry]) -> None:
     documents = [_document(manifest, compact_from) for compact_from in (0, 10**9)]
     assert [json.loads(d)["version"] for d in documents] == [2, 1]
     assert [parse_manifest(d, path=manifest.path) for d in documents] == [manifest, manifest]
+
+
+@pytest.mark.parametrize("count", [0, 3, 500, 1203])
+def test_paths_are_those_of_the_files(count: int) -> None:
+    files = many(count)
+    right = [file.path for file in files]
+    table = FileTable("orders", files)
+    later = FileTable.later(lambda: table, name="orders", length=count, size=table.bytes)
+    for each in (files, table, later):
+        with kept_in_memory(each):
+            assert list(paths_of(each)) == right
+            assert tuple(each) == files
+            assert list(paths_of(each)) == right
 
 
 def _document(manifest: Manifest, compact_from: int) -> bytes:
