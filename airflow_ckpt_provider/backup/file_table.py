@@ -235,7 +235,7 @@ class FileTable(Sequence[FileEntry]):
 
 
 def paths_of(files: Sequence[FileEntry]) -> Iterator[str]:
-    """The paths of files, for as little as they can be had."""
+    """The paths of files, without the files where that is less work."""
     return files.paths() if isinstance(files, FileTable) else (entry.path for entry in files)
 
 

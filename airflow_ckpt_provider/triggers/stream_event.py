@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_ckpt_provider.errors import CkptError
-from airflow_ckpt_provider.redaction import redacted
+from airflow_ckpt_provider.redaction import redacted, redacted_text
 from airflow_ckpt_provider.triggers.in_thread import in_thread
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class StreamEventTrigger(BaseEventTrigger):
     """Watch a checkpoint for as long as its asset is watched; fire once for each incident, not at every poll.
 
     An incident is over when a poll no longer shows it; the next one of its kind is announced again. A sealed
-    checkpoint has no incidents: somebody is working on it. An unreachable store is logged and polled again.
+    checkpoint has no incidents: somebody is working on it. Whatever a poll fails by is logged, and
+    polled again.
 
     The event's payload is ``{"incident", "checkpoint", "message", "hint", "progress", "noticed_at"}``, with ``incident`` one of
 
@@ -117,8 +118,9 @@ class StreamEventTrigger(BaseEventTrigger):
         while True:
             try:
                 seen = await in_thread(self._look, watched)
-            except CkptError as e:  # nobody would start the watch again
-                seen = Glance((), watched, e.message)
+            except Exception as e:  # whatever it is: nobody would start the watch again
+                said = e.message if isinstance(e, CkptError) else f"{type(e).__name__}: {redacted_text(str(e))}"
+                seen = Glance((), watched, said)
             if seen.failure:
                 self.log.warning(
                     "%s: %s; looking again in %g s", redacted(self.checkpoint), seen.failure, self.poll_interval
@@ -158,6 +160,9 @@ class StreamEventTrigger(BaseEventTrigger):
             return Watched.from_json(await in_thread(store.get, self._key))
         except ValueError:  # several assets share this watch: there is no one place to keep it
             return Watched()
+        except Exception as e:
+            self.log.warning("what was announced before cannot be read, and may be announced again: %s", e)
+            return Watched()
 
     async def _keep(self, watched: Watched) -> None:
         store: Any = getattr(self, "asset_state_store", None)
@@ -170,3 +175,5 @@ class StreamEventTrigger(BaseEventTrigger):
                 await in_thread(store.set, self._key, watched.to_json())
         except ValueError:
             return
+        except Exception as e:
+            self.log.warning("what was announced cannot be kept, and may be announced again: %s", e)

@@ -149,7 +149,7 @@ class AssetStore(dict[str, Any]):
 
 
 def events(
-    stream: DiskStream, steps: list[Callable[[], object]], *, store: AssetStore | None = None, **limits: Any
+    stream: DiskStream, steps: list[Callable[[], object]], *, store: Any = None, **limits: Any
 ) -> list[tuple[str, str]]:
     """Run the watch; before each step a few looks are made. Returns incidents and messages."""
     found: list[tuple[str, str]] = []
@@ -191,6 +191,22 @@ class TestStreamEventTrigger:
         found = events(stream, [lambda: None] * 3, stuck_after=30.0)
         assert [kind for kind, _ in found] == ["stuck"]
         assert f"{stream} is stuck: batch 6 was begun and is not committed" in found[0][1]
+
+    def test_a_watch_that_cannot_ask_airflow_for_its_connection_asks_again(
+        self, stream: DiskStream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stream.log(6, age=50)
+        opened: list[str] = []
+
+        def at_the_third_time(uri: str, conn_id: str | None = None) -> Any:
+            opened.append(uri)
+            if len(opened) < 3:
+                raise ConnectionError("the API server does not answer")
+            return open_place(uri)
+
+        monkeypatch.setattr(places, "open_place", at_the_third_time)
+        assert [kind for kind, _ in events(stream, [lambda: None], stuck_after=30.0)] == ["stuck"]
+        assert len(opened) == 3
 
     def test_and_again_when_it_is_stuck_again(self, stream: DiskStream) -> None:
         stream.log(6, age=50)
@@ -245,6 +261,17 @@ class TestStreamEventTrigger:
 
         monkeypatch.setattr(incidents, "glance", fail_twice)
         assert [kind for kind, _ in events(stream, [lambda: None], stuck_after=30.0)] == ["stuck"]
+
+    def test_a_watch_whose_memory_cannot_be_reached_goes_on(self, stream: DiskStream) -> None:
+        class NoStore:
+            async def aget(self, key: str) -> Any:
+                raise ConnectionError("the API server does not answer")
+
+            aset: Any = aget
+
+        stream.log(6, age=50)
+        found = events(stream, [lambda: stream.commit(6)], store=NoStore(), stuck_after=30.0)
+        assert [kind for kind, _ in found] == ["stuck"]
 
     def test_a_restarted_triggerer_does_not_announce_it_again(self, stream: DiskStream) -> None:
         store = AssetStore()
