@@ -34,7 +34,7 @@ from tests.support.backups import stream
 from tests.support.checkpoints import Files, contents, logs, plant
 from tests.support.every_run import of_these
 from tests.support.file_sinks import file_sink
-from tests.support.killed_changes import _after_first_change, each_verb, is_sealed, killed, without_seals
+from tests.support.killed_changes import after_first_change, each_verb, is_sealed, killed, without_seals
 from tests.support.kinds_of_changes import VERBS, Verb, held, names
 from tests.support.restores import loud_seal
 from tests.support.stopped import STOPPED
@@ -106,7 +106,7 @@ def test_killed_at_every_write(place: Location, name: str, ending: str) -> None:
 def test_one_that_was_begun_is_resumed_only_by_whoever_approved_its_plan(place: Location, name: str) -> None:
     verb = VERBS[name]
     here = verb.begin(place / "run")
-    assert killed(_after_first_change(verb, here), here, 10_000)
+    assert killed(after_first_change(verb, here), here, 10_000)
     half_way = verb.changed(here)
     with pytest.raises(
         RefusedError, match=r"was begun by a plan with the fingerprint (?P<begun>\w+), not 0badc0de"
@@ -127,7 +127,7 @@ def test_an_undo_that_is_killed_at_every_write(place: Location, name: str) -> No
             here = verb.begin(place / f"{half_way}{writes}")
             before = verb.changed(here)
             if half_way:
-                deleted_or_written = _after_first_change(verb, here)
+                deleted_or_written = after_first_change(verb, here)
                 assert killed(deleted_or_written, here, 10_000)
             else:
                 verb.carry_out(here)
@@ -194,7 +194,7 @@ class TestTheSeal:
         """Whoever reads it knows which attempt is at work."""
         verb = VERBS[name]
         here = verb.begin(place)
-        assert killed(_after_first_change(verb, here), here, 10_000)
+        assert killed(after_first_change(verb, here), here, 10_000)
         first = inspect_target(here / verb.checkpoint).seal
         assert first is not None
         assert first.attempt == 1
@@ -222,7 +222,7 @@ class TestTheSeal:
     def test_no_other_process_finds_the_place_unsealed_between_two_attempts(self, place: Location, name: str) -> None:
         verb = VERBS[name]
         here = verb.begin(place)
-        assert killed(_after_first_change(verb, here), here, 10_000)
+        assert killed(after_first_change(verb, here), here, 10_000)
         lifted: list[str] = []
 
         def look(operation: str, path: str) -> None:

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import back_up, stream
 from tests.support.checkpoints import Files, contents, metadata, plant
-from tests.support.killed_changes import _after_first_change, is_sealed, killed
+from tests.support.killed_changes import after_first_change, is_sealed, killed
 from tests.support.kinds_of_changes import SINK, VERBS, held, orders
 
 OTHER = {**stream(2, partitions=1), "metadata": metadata("0b000000-0000-4000-8000-0000000000ff")}
@@ -71,7 +71,7 @@ def test_a_change_that_touches_only_its_own_files_is_not(place: Location, name: 
 def test_one_that_appears_half_way_stops_the_change_until_it_is_moved(place: Location, name: str, undone: bool) -> None:
     verb = VERBS[name]
     here = verb.begin(place)
-    assert killed(_after_first_change(verb, here), here, 10_000)
+    assert killed(after_first_change(verb, here), here, 10_000)
     inner = plant_inner(here)
     finish = verb.take_back if undone else verb.carry_out
     with pytest.raises(RefusedError, match=REFUSED):
