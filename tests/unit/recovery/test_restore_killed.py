@@ -92,14 +92,15 @@ class Case:
 
 
 CASES: dict[str, Callable[[Location], Case]] = {
-    "into an empty place": lambda place: Case(place, {}, replace=False),
+    "into an empty place": lambda place: Case(place, {}, replace=False, newest=2),
     "the first batch": lambda place: Case(place, {}, replace=False, newest=0),
-    "replacing one that is ahead": lambda place: Case(place, stream(4, partitions=1), replace=True),
-    "replacing one that is behind": lambda place: Case(place, stream(1, partitions=1), replace=True),
+    "replacing one that is ahead": lambda place: Case(place, stream(3, partitions=1), replace=True, newest=2),
+    "replacing one that is behind": lambda place: Case(place, stream(1, partitions=1), replace=True, newest=2),
     "replacing a broken one": lambda place: Case(
         place,
         {p: d for p, d in stream(2, partitions=1).items() if p != "commits/2" and "/2.changelog" not in p},
         replace=True,
+        newest=2,
     ),
 }
 
