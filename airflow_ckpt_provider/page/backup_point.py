@@ -73,9 +73,21 @@ def read_backups(repository: Repository, name: str, *, most: int = SHOWN) -> Bac
     :raises CkptError: the repository cannot be read.
     """
     ids = repository.backup_ids(name)
-    there = list(readable(repository, name, ids[-most:], with_files=False))
+    points = read_points(repository, name, ids[-most:])
+    return Backups(points, len(ids) - len(points) if points else 0)
+
+
+def read_points(repository: Repository, name: str, ids: tuple[str, ...]) -> tuple[BackupPoint, ...]:
+    """Read some backups of a stream and what is noted about them; one that does not exist is left out.
+
+    :param repository: the repository.
+    :param name: name of the stream.
+    :param ids: of the backups.
+    :raises CkptError: the repository cannot be read.
+    """
+    there = list(readable(repository, name, ids, with_files=False))
     if not there:
-        return Backups((), 0)
+        return ()
     known, verified = read_damaged(repository.location, name), verifications(repository, name)
     events = holds(repository, name)
     points = []
@@ -84,7 +96,7 @@ def read_backups(repository: Repository, name: str, *, most: int = SHOWN) -> Bac
         held = (event.reason or "held") if event and event.is_held else ""
         is_going = event is not None and event.event is HoldEvent.GOING
         points.append(_point(each, known, verified, is_going=is_going, held=held))
-    return Backups(tuple(points), len(ids) - len(there))
+    return tuple(points)
 
 
 def _point(

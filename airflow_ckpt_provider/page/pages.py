@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from airflow_ckpt_provider.backup.damaged import read_damaged, streams_with_records
-from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.damaged import streams_with_records
+from airflow_ckpt_provider.backup.manifest import Manifest, manifest_path
 from airflow_ckpt_provider.backup.names import is_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError
 from airflow_ckpt_provider.fleet.report import read_reports, rows_of
-from airflow_ckpt_provider.page.backup_point import BackupPoint, read_backups
+from airflow_ckpt_provider.page.backup_point import BackupPoint, read_backups, read_points
 from airflow_ckpt_provider.page.change_record import changes_of, read_change
 from airflow_ckpt_provider.page.fields import text
 from airflow_ckpt_provider.page.forms import Form
@@ -59,21 +59,20 @@ class Pages:
         ]
         damaged = streams_with_records(self.repository.location)
         rows = [self._row(row, now) for row in [*reported, *others]]
-        return in_parallel(lambda row: self._as_known_now(row) if row.name in damaged else row, rows)
+        return in_parallel(lambda row: self._as_known_now(row, may_be_damaged=row.name in damaged), rows)
 
-    def _as_known_now(self, row: StreamRow) -> StreamRow:
-        """The row without its backup, where that is gone, or was found damaged since the report."""
-        if not row.backup_id or not is_name(row.name):
+    def _as_known_now(self, row: StreamRow, *, may_be_damaged: bool) -> StreamRow:
+        """The row without its backup, where that was removed, or found damaged, since the report."""
+        if not (is_name(row.name) and is_name(row.backup_id)):
             return row
-        said = f"backup {row.backup_id}, the last good one of the report"
         try:
-            if row.backup_id not in self.repository.backup_ids(row.name):
-                return row.without_backup(f"{said}, does not exist any more")
-            manifest = self.repository.read_manifest(row.name, row.backup_id)
-            found = read_damaged(self.repository.location, row.name).of(manifest)
+            if not may_be_damaged:
+                there = self.repository.location.find(manifest_path(row.name, row.backup_id)) is not None
+                return row if there else row.without_backup("does not exist any more")
+            points = read_points(self.repository, row.name, (row.backup_id,))
         except CkptError as e:
-            return row.without_backup(f"{said}, cannot be judged: {e.message}")
-        return row.without_backup(f"{said}: {next(iter(found.values())).message}") if found else row
+            return row.without_backup(f"cannot be judged: {e.message}")
+        return _judged_by(row, points) if points else row.without_backup("does not exist any more")
 
     def _row(self, row: Mapping[str, object], now: datetime) -> StreamRow:
         declared = self.declared.get(text(row.get("name")))
@@ -98,7 +97,7 @@ class Pages:
             raise NotThereError(f"{name!r} cannot be the name of a stream in a repository")
         backed_up = {point.manifest.checkpoint for point in backups.points[-1:] if point.manifest}
         row = next((each for each in rows if each.checkpoint in backed_up), rows[0])
-        row = self._as_known_now(row)
+        row = _judged_by(row, backups.points)
         form = rewind(row) if rewind else None
         if restore:
             point = next((each for each in backups.points if each.backup_id == restore[0]), None)
@@ -165,3 +164,11 @@ class Pages:
 
     def _head(self) -> Head:
         return Head(self.links, f"Repository {self.repository.location.uri}", self.clock(), self.live)
+
+
+def _judged_by(row: StreamRow, points: Sequence[BackupPoint]) -> StreamRow:
+    """The row without its backup, where one of the points says that this is damaged."""
+    point = next((each for each in points if each.backup_id == row.backup_id), None)
+    if point is None or point.can_be_restored:
+        return row
+    return row.without_backup(f"is damaged: {'; '.join(point.why)}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from airflow_ckpt_provider.backup.manifest import CLOCKS_DIFFER
 from airflow_ckpt_provider.fleet.objectives import Met, Recovery, Standing, passed, standing
 from airflow_ckpt_provider.page.fields import inner, number, text, texts, time, whole
 from airflow_ckpt_provider.recovery.status import UNFINISHED
@@ -37,7 +38,7 @@ class StreamRow:
     :param nothing_to_lose: see :class:`~airflow_ckpt_provider.fleet.objectives.Recovery`.
     :param backup_unknown: whether the task could not find out which backups there are.
     :param left: seconds for which the sources had what the next start reads, when they were asked; ``None``: none, or no limit.
-    :param left_known: whether that is known.
+    :param left_known: whether that is known; not by a report whose clock is ahead.
     :param verdict: of the guards, on the next start, when they were asked; see :attr:`verdict_now`.
     :param situation: a kind of :mod:`~airflow_ckpt_provider.recovery.status`.
     :param message: the situation in words.
@@ -86,13 +87,13 @@ class StreamRow:
         """Take a row of a report; whatever of it is not what it should be is not known."""
         backup, left, situation = inner(row.get("backup")), inner(row.get("time_to_loss")), inner(row.get("situation"))
         drill, oldest = inner(row.get("last_drill")), inner(row.get("oldest"))
-        verdict = text(left.get("verdict"))
+        verdict, looked_at = text(left.get("verdict")), time(row.get("looked_at"))
         batch = whole(oldest.get("batch_id"))
         return cls(
             name=text(row.get("name")),
             checkpoint=text(row.get("checkpoint")),
             state=text(row.get("state")),
-            looked_at=time(row.get("looked_at")),
+            looked_at=looked_at,
             now=now,
             committed=whole(row.get("latest_committed")),
             newest=time(row.get("batch_time")),
@@ -103,7 +104,7 @@ class StreamRow:
             verified=text(backup.get("verified")),
             behind=whole(row.get("batches_behind")),
             left=number(left.get("seconds")),
-            left_known=left.get("known") is True,
+            left_known=left.get("known") is True and passed(looked_at, now) is not None,
             verdict=verdict if verdict in set(Verdict) else Verdict.UNKNOWN.value,
             situation=text(situation.get("kind")),
             message=text(situation.get("message")),
@@ -144,14 +145,16 @@ class StreamRow:
     @property
     def verdict_now(self) -> str:
         """The verdict; ``UNKNOWN`` where the guards found it safe for no longer than until now, or too long ago."""
-        is_over = self.report_age is None or self.report_age > MOST_AGE or self.left_now == 0
+        age, left = self.report_age, self.left_now
+        is_over = age is None or age > MOST_AGE or (left is not None and left <= CLOCKS_DIFFER.total_seconds())
         return Verdict.UNKNOWN.value if self.verdict == Verdict.SAFE and is_over else self.verdict
 
     def without_backup(self, why: str) -> StreamRow:
         """The row where the backup that the report calls good is not good any more; whether another one is, is not known.
 
-        :param why: in words, a problem.
+        :param why: what is wrong with it, in words.
         """
+        problem = f"backup {self.backup_id}, the last good one of the report, {why}"
         return replace(
             self,
             backup_id="",
@@ -159,7 +162,7 @@ class StreamRow:
             verified="",
             backup_unknown=True,
             nothing_to_lose=False,
-            problems=(*self.problems, why),
+            problems=(*self.problems, problem),
         )
 
     @property
