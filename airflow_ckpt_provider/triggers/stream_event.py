@@ -45,8 +45,7 @@ class StreamEventTrigger(BaseEventTrigger):
     """Watch a checkpoint for as long as its asset is watched; fire once for each incident, not at every poll.
 
     An incident is over when a poll no longer shows it; the next one of its kind is announced again. A sealed
-    checkpoint has no incidents: somebody is working on it. Whatever a poll fails by is logged, and
-    polled again.
+    checkpoint has no incidents: somebody is working on it. A poll that fails is logged, and the next one is made.
 
     The event's payload is ``{"incident", "checkpoint", "message", "hint", "progress", "noticed_at"}``, with ``incident`` one of
 
@@ -115,6 +114,7 @@ class StreamEventTrigger(BaseEventTrigger):
         from airflow_ckpt_provider.checkpoint.incidents import Glance
 
         watched = await self._recall()
+        kept = watched.going_on
         while True:
             try:
                 seen = await in_thread(self._look, watched)
@@ -125,8 +125,9 @@ class StreamEventTrigger(BaseEventTrigger):
                 self.log.warning(
                     "%s: %s; looking again in %g s", redacted(self.checkpoint), seen.failure, self.poll_interval
                 )
-            if seen.watched.going_on != watched.going_on:
-                await self._keep(seen.watched)
+            # Until it succeeds: an incident that is over, and still kept, would not be announced when it begins again.
+            if seen.watched.going_on != kept and await self._keep(seen.watched):
+                kept = seen.watched.going_on
             watched = seen.watched
             for incident in seen.begun:
                 self.log.info("%s", incident.message)
@@ -161,19 +162,22 @@ class StreamEventTrigger(BaseEventTrigger):
         except ValueError:  # several assets share this watch: there is no one place to keep it
             return Watched()
         except Exception as e:
-            self.log.warning("what was announced before cannot be read, and may be announced again: %s", e)
+            self.log.warning("what was announced before cannot be read: %s", redacted_text(str(e)))
             return Watched()
 
-    async def _keep(self, watched: Watched) -> None:
+    async def _keep(self, watched: Watched) -> bool:
+        """Keep what was announced; whether that need not be tried again."""
         store: Any = getattr(self, "asset_state_store", None)
         if store is None:
-            return
+            return True
         try:
             if hasattr(store, "aset"):
                 await store.aset(self._key, watched.to_json())
             else:
                 await in_thread(store.set, self._key, watched.to_json())
-        except ValueError:
-            return
+        except ValueError:  # as in _recall
+            return True
         except Exception as e:
-            self.log.warning("what was announced cannot be kept, and may be announced again: %s", e)
+            self.log.warning("what was announced cannot be kept: %s", redacted_text(str(e)))
+            return False
+        return True

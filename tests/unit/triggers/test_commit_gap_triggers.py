@@ -284,6 +284,25 @@ class TestStreamEventTrigger:
         stream.log(7, age=50).commit(6, age=50)
         assert [kind for kind, _ in events(stream, [], stuck_after=30.0, store=AssetStore())] == ["stuck"]
 
+    def test_what_ended_is_kept_although_the_store_failed_at_that_time(self, stream: DiskStream) -> None:
+        class FailsOnce(AssetStore):
+            is_down = False
+
+            async def aset(self, key: str, value: Any) -> None:
+                if self.is_down:
+                    self.is_down = False
+                    raise ConnectionError("the API server does not answer")
+                await super().aset(key, value)
+
+        store = FailsOnce()
+        stream.log(6, age=50)
+        steps: list[Callable[[], object]] = [lambda: setattr(store, "is_down", True), lambda: stream.commit(6, age=45)]
+        assert len(events(stream, steps, store=store, stuck_after=30.0)) == 1
+        assert not store.is_down
+        stream.log(7, age=40)
+        again = events(stream, [], store=store, stuck_after=30.0)
+        assert [kind for kind, _ in again] == ["stuck"], "a new one, to the triggerer that starts after it began"
+
     def test_watches_an_asset_through_the_database(self, stream: DiskStream) -> None:
         from airflow.sdk import DAG
         from airflow.serialization.serialized_objects import DagSerialization
