@@ -312,8 +312,9 @@ class LocalStore(Store):
     def _write_temporary(self, path: str, data: bytes) -> str:
         self.write_check()
         temporary = hidden_name(path)
+        opened = _opened(temporary)
         try:
-            with _opened(temporary) as file:
+            with opened as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -334,7 +335,7 @@ def _opened(path: str) -> BinaryIO:
     """Open a new file; the directories above it are made where they are missing."""
     try:
         return open(path, "wb")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         directory = os.path.dirname(path)
         try:
             os.makedirs(directory, exist_ok=True)

@@ -292,9 +292,7 @@ class Location:
         return file._replace(path=self._absolute(file.path))
 
     def _relative(self, file: StoredFile) -> StoredFile:
-        # Not dataclasses.replace: ten thousand of these are a good part of a listing of a big checkpoint.
-        path = file.path[len(self.root.rstrip("/")) + 1 :]
-        return StoredFile(path, file.size, file.identity, file.checksum, file.modified)
+        return file._replace(path=file.path[len(self.root.rstrip("/")) + 1 :])
 
 
 def plain_uri(uri: str) -> str:

@@ -42,13 +42,15 @@ def average_interval(text: str) -> timedelta:
     """
     minute, hour, day, month, weekday = text.upper().split()
     a_day = len(_numbers(minute, 0, 59)) * len(_numbers(hour, 0, 23))
-    days = 1.0 if day in ("*", "?") else min(1.0, len(_days(day)) / 30)
+    shares = []  # of the days; where both fields are given, a day of either will do
+    if day not in ("*", "?"):
+        shares.append(len(_days(day)) / 30)
     if all(map(_NTH.fullmatch, weekday.split(","))):
-        days = len(weekday.split(",")) / 30
+        shares.append(len(weekday.split(",")) / 30)
     elif weekday not in ("*", "?"):
-        of_week = len({number % 7 for number in _numbers(weekday, 0, 7, _DAYS)}) / 7
-        days = of_week if days == 1.0 else min(1.0, days + of_week)  # where both are given, either will do
-    return timedelta(seconds=round(86400 * 12 / (a_day * days * len(_numbers(month, 1, 12, _MONTHS)))))
+        shares.append(len({number % 7 for number in _numbers(weekday, 0, 7, _DAYS)}) / 7)
+    a_year = a_day * min(1.0, sum(shares) if shares else 1.0) * len(_numbers(month, 1, 12, _MONTHS)) / 12
+    return timedelta(seconds=round(86400 / a_year))
 
 
 def _days(field: str) -> set[int]:

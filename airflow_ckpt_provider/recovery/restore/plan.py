@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from typing import Any, ClassVar
@@ -207,24 +207,17 @@ class RestorePlan(Plan):
         def is_wanted(path: str) -> bool:
             return path not in unchanged and path not in self.rewritten
 
-        def written(wanted: Iterable[FileEntry]) -> Iterator[Write]:
-            return entry_writes(repository, wanted, right_when="the restore began", moved=moved, kept=self.kept)
-
-        def writes() -> Iterator[Write]:
-            yield from written(entry for entry in self.entries if is_wanted(entry.path))
-            yield from literal_writes(self.rewritten)
+        def writes(only: Collection[str] | None = None) -> Iterator[Write]:
+            entries = (e for e in self.entries if (only is None or e.path in only) and is_wanted(e.path))
+            yield from entry_writes(repository, entries, right_when="the restore began", moved=moved, kept=self.kept)
+            yield from literal_writes({p: data for p, data in self.rewritten.items() if only is None or p in only})
 
         def paths() -> Iterator[str]:
             yield from filter(is_wanted, paths_of(self.entries))
             yield from self.rewritten
 
-        def some(chosen: Collection[str]) -> Iterator[Write]:
-            yield from written(entry for entry in self.entries if entry.path in chosen and is_wanted(entry.path))
-            yield from literal_writes({path: data for path, data in self.rewritten.items() if path in chosen})
-
-        return Edits(
-            there.files.without(lambda path: path == seal or path in unchanged), writes, unchanged, paths, some
-        )
+        removes = there.files.without(lambda path: path == seal or path in unchanged)
+        return Edits(removes, writes, unchanged, paths, writes)
 
     def _unchanged(self, there: Target) -> FileSet:
         """Files that are at the target already, byte for byte, and need be neither deleted nor written.
