@@ -294,14 +294,17 @@ class TestStreamEventTrigger:
                     raise ConnectionError("the API server does not answer")
                 await super().aset(key, value)
 
+        def commit_all() -> None:
+            store.is_down = True
+            stream.commit(6).commit(7).commit(8)
+
         store = FailsOnce()
-        stream.log(6, age=50)
-        steps: list[Callable[[], object]] = [lambda: setattr(store, "is_down", True), lambda: stream.commit(6, age=45)]
-        assert len(events(stream, steps, store=store, stuck_after=30.0)) == 1
+        stream.log(6).log(7).log(8)
+        assert [kind for kind, _ in events(stream, [commit_all], store=store, max_gap=2)] == ["fell_behind"]
         assert not store.is_down
-        stream.log(7, age=40)
-        again = events(stream, [], store=store, stuck_after=30.0)
-        assert [kind for kind, _ in again] == ["stuck"], "a new one, to the triggerer that starts after it began"
+        stream.log(9).log(10).log(11)
+        again = events(stream, [], store=store, max_gap=2)
+        assert [kind for kind, _ in again] == ["fell_behind"], "a new one, to the triggerer that starts after it began"
 
     def test_watches_an_asset_through_the_database(self, stream: DiskStream) -> None:
         from airflow.sdk import DAG
