@@ -70,7 +70,7 @@ def pages(files: int) -> int:
 
 
 def lower_bound(
-    step: Step, *, files: int, needed: int, changed: int, snapshots: int = 0, packs: int | None = None
+    step: Step, *, files: int, needed: int, changed: int, snapshots: int = 0, packs: int | None = None, apart: int = 0
 ) -> Bound:
     """The fewest requests with which a backup can do a step, and know that it is right.
 
@@ -82,10 +82,14 @@ def lower_bound(
     :param changed: of the needed ones, how many were replaced since the last backup.
     :param snapshots: zips among the needed, each of which names the table files it goes with, and has to be read for it.
     :param packs: how many packs hold what is needed; ``None``: each file is an object that the store copies.
+    :param apart: of the needed files, how many the store copies although there are packs: a backup tries both ways at first.
     """
     here, there = pages(files), pages(needed)
     if packs is not None:
-        return _with_packs(step, here, there, needed=needed, changed=changed, snapshots=snapshots, packs=packs)
+        objects = packs + apart
+        return _with_packs(
+            step, here, there, needed=needed, changed=changed, snapshots=snapshots, objects=objects, apart=apart
+        )
     if step is Step.FIRST:
         return Bound(
             {"LIST": here + there, "COPY": needed, "GET": snapshots, "PUT": 1},
@@ -115,29 +119,32 @@ def lower_bound(
     )
 
 
-def _with_packs(step: Step, here: int, there: int, *, needed: int, changed: int, snapshots: int, packs: int) -> Bound:
-    """As :func:`lower_bound`, where what is needed lies in packs: each of them is written, read and listed as one object."""
+def _with_packs(
+    step: Step, here: int, there: int, *, needed: int, changed: int, snapshots: int, objects: int, apart: int
+) -> Bound:
+    """As :func:`lower_bound`, where what is needed lies in packs, each read and listed as one object, and apart."""
     if step is Step.FIRST:
         return Bound(
-            {"LIST": here, "GET": needed, "PUT": packs + 1},
+            {"LIST": here, "COPY": apart, "GET": needed - apart, "PUT": objects - apart + 1},
             "list the checkpoint, read each file, write the packs and the manifest",
         )
     if step is Step.NOTHING:
         return Bound(
-            {"LIST": here + pages(packs), "GET": 1 + snapshots, "PUT": 1}, "two listings, the last manifest, a new one"
+            {"LIST": here + pages(objects), "GET": 1 + snapshots, "PUT": 1},
+            "two listings, the last manifest, a new one",
         )
     if step is Step.SKIPPED:
         return lower_bound(step, files=0, needed=0, changed=0)
     if step is Step.CHANGED:
         return Bound(
-            {"LIST": here + pages(packs), "GET": 1 + snapshots + changed, "PUT": 2},
+            {"LIST": here + pages(objects), "GET": 1 + snapshots + changed, "PUT": 2},
             "as nothing changed, read each new file, write them as one pack",
         )
     if step is Step.VERIFY:
-        return Bound({"LIST": pages(packs), "GET": 1}, "list the packs, read the manifest")
+        return Bound({"LIST": pages(objects), "GET": 1}, "list the packs, read the manifest")
     if step is Step.READ:
-        return Bound({"LIST": pages(packs), "GET": 1 + packs}, "list and read the packs, read the manifest")
+        return Bound({"LIST": pages(objects), "GET": 1 + objects}, "list and read the packs, read the manifest")
     return Bound(
-        {"LIST": pages(packs) + there, "GET": 1 + packs, "PUT": needed},
+        {"LIST": pages(objects) + there, "COPY": apart, "GET": 1 + objects - apart, "PUT": needed - apart},
         "read the manifest, list and read the packs, write each file, list what was written",
     )

@@ -58,7 +58,12 @@ class Counted:
         facts = self.trees[tree]
         sizes = {"files": facts["files"], "needed": facts["held_files"], "changed": facts["changed"]}
         packs = self.packs(tree) if "packs" in tool else None
-        return lower_bound(step, **sizes, snapshots=self.zips(tree), packs=packs)
+        return lower_bound(step, **sizes, snapshots=self.zips(tree), packs=packs, apart=self._apart(tree, tool))
+
+    def _apart(self, tree: str, tool: str) -> int:
+        """Files that the store copied for a tool's first backup, though it packs the others."""
+        row = self.row(tree, tool, Step.FIRST)
+        return int(row["where"].get("COPY objects", 0)) if row and "packs" in tool else 0
 
     def packs(self, tree: str) -> int:
         """Packs that hold what a backup of the tree holds."""

@@ -195,7 +195,8 @@ def _bounds(counted: Counted) -> Lines:
     yield _prose(
         """Counted by a gate before the server, in a run of its own. The bound is what a backup that knows that it is right
         cannot do without: a LIST for each 1,000 names; in format 1 a COPY for each file; with packs a GET for each file
-        and a PUT for each 16 MiB. What is added is the same however many files there are: the repository's marker,
+        and a PUT for each 16 MiB, and a COPY for the few files with which a backup of a big tree tries both ways. What is
+        added is the same however many files there are: the repository's marker,
         lease and claim (so that no prune and no second backup runs meanwhile), the newest logs, a check whether history
         was rewritten; on a restore the seal and the order of writes. With snapshots, a backup has to read each
         partition's zip to know what belongs to it, and keeps what it has read under its SHA-256; a restore of format 1

@@ -93,12 +93,16 @@ def test_the_bound_of_a_thousand_and_one_files() -> None:
 
 def test_the_bound_of_a_thousand_and_one_files_in_three_packs() -> None:
     sizes = {"files": 1001, "needed": 1000, "changed": 10, "packs": 3}
-    assert lower_bound(Step.FIRST, **sizes).kinds == {"LIST": 2, "GET": 1000, "PUT": 4}
+    assert lower_bound(Step.FIRST, **sizes).kinds == {"LIST": 2, "COPY": 0, "GET": 1000, "PUT": 4}
     assert lower_bound(Step.NOTHING, **sizes).total == 3 + 1 + 1
     assert lower_bound(Step.CHANGED, **sizes).total == 3 + 1 + 10 + 2
     assert lower_bound(Step.VERIFY, **sizes).total == 2
     assert lower_bound(Step.READ, **sizes).total == 1 + 1 + 3
-    assert lower_bound(Step.RESTORE, **sizes).kinds == {"LIST": 2, "GET": 4, "PUT": 1000}
+    assert lower_bound(Step.RESTORE, **sizes).kinds == {"LIST": 2, "COPY": 0, "GET": 4, "PUT": 1000}
+    apart = {kind: lower_bound(kind, **sizes, apart=70).kinds for kind in (Step.FIRST, Step.READ, Step.RESTORE)}
+    assert apart[Step.FIRST] == {"LIST": 2, "COPY": 70, "GET": 930, "PUT": 4}
+    assert apart[Step.READ] == {"LIST": 1, "GET": 1 + 3 + 70}
+    assert apart[Step.RESTORE] == {"LIST": 2, "COPY": 70, "GET": 4, "PUT": 930}
     assert lower_bound(Step.SKIPPED, **sizes) == lower_bound(Step.SKIPPED, files=1001, needed=1000, changed=10)
 
 
