@@ -71,7 +71,7 @@ def refuse_password(uri: str) -> None:
     if _SCHEMES.get(scheme, scheme) in _OF_BUCKETS and has_password(uri):
         raise RefusedError(
             f"{uri}: credentials do not belong in the address of a bucket",
-            hint="give them by an Airflow connection, by --storage-option key=… and secret=…, or by the environment",
+            hint="give them by an Airflow connection, by --storage-option, or by the environment",
         )
 
 
