@@ -300,5 +300,5 @@ class TestThreads:
             location.replace(f"d{n % 7}/{n}", b"z")
 
         with ThreadPoolExecutor(48) as pool:
-            list(pool.map(work, range(300)))
-        assert len(location.walk()) == (600 if place.copies else 300)
+            list(pool.map(work, range(120)))
+        assert len(location.walk()) == (240 if place.copies else 120)
