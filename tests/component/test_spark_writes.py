@@ -89,9 +89,10 @@ def test_damage_changes_nothing(backup: Backup) -> None:
     assert backup.there("tasks") == {}
 
 
+@pytest.mark.parametrize("backup", ["format1", "packs"], indirect=True)
 def test_lost_under_way_and_run_again(backup: Backup, monkeypatch: pytest.MonkeyPatch) -> None:
     """The seal stays; the next attempt waits until nothing of the first one can arrive, and finishes."""
-    monkeypatch.setenv(LEASE_VARIABLE, "0.5")
+    monkeypatch.setenv(LEASE_VARIABLE, "2")
 
     def lose(number: int) -> None:
         if number == 2:
@@ -171,12 +172,13 @@ def test_since_when_the_query_is_said_to_be_stopped() -> None:
     assert since_submitted({"spark.submit.deployMode": "cluster"}, began) is began
 
 
+@pytest.mark.parametrize("backup", ["packs"], indirect=True)
 @pytest.mark.parametrize("speculation", ["true", "True"])  # as spark-defaults.conf and as SparkConf.set(…, True) has it
 def test_a_task_that_ran_twice_is_waited_for(
     backup: Backup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, speculation: str
 ) -> None:
     """Its lost run may still write: the seal is lifted when that cannot be any more."""
-    monkeypatch.setenv(LEASE_VARIABLE, "0.2")
+    monkeypatch.setenv(LEASE_VARIABLE, "2")
     monkeypatch.setattr(Tasks, "getConf", lambda self: {"spark.speculation": speculation})
     with caplog.at_level("INFO"):
         backup.restore("tasks", by_tasks=True)
