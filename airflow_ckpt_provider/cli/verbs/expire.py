@@ -18,8 +18,6 @@ from airflow_ckpt_provider.cli.kafka_config import configuration
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.verdict import Usefulness
 
-_PLANNED = "Nothing was removed: this is a plan. Add [bold]--apply[/bold] to apply it."
-
 
 def expire(call: Call) -> Answer:
     """Remove the backups that no rule keeps, or say which those are."""
@@ -39,7 +37,7 @@ def expire(call: Call) -> Answer:
     findings = bool(plan.findings)
     if not args.apply:
         if call.screen and (plan.going or (pruning and pruning.steps)):
-            call.screen.print(_PLANNED)
+            terminal.planned(call.screen, "removed")
         return Answer({**document, "outcome": None, "prune_outcome": None}, findings=findings)
     outcome = apply_expire(repository, plan, made_by=call.made_by, reason=args.reason)
     if call.screen:
@@ -62,7 +60,7 @@ def prune(call: Call) -> Answer:
         call.screen.print(terminal.plan(plan.to_markdown()))
     if not args.apply:
         if call.screen and plan.steps:
-            call.screen.print(_PLANNED)
+            terminal.planned(call.screen, "removed")
         return Answer({"plan": plan.to_json(), "outcome": None}, findings=bool(plan.findings))
     return Answer({"plan": plan.to_json(), "outcome": _pruned(call, repository, plan)}, findings=bool(plan.findings))
 
@@ -73,7 +71,7 @@ def _pruned(call: Call, repository: Repository, plan: PrunePlan) -> dict[str, An
     if call.screen:
         call.screen.print(f"Deleted {terminal.count(outcome.objects, 'object')}, {terminal.size(outcome.bytes)}")
         for name, who in outcome.waits_for.items():
-            call.screen.print(f"{name} waits for the next prune: {'; '.join(who)}", markup=False)
+            call.screen.print(f"{name} waits for the next prune: {'; '.join(who)}")
     return outcome.to_json()
 
 
