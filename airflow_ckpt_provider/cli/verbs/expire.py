@@ -23,6 +23,8 @@ def expire(call: Call) -> Answer:
     """Remove the backups that no rule keeps, or say which those are."""
     args = call.args
     policy, limit = _policy(args), _limit(args)
+    if args.max_unused and not args.prune:
+        raise UsageError("--max-unused has a meaning with --prune only", hint="leave it out, or add --prune")
     repository = Repository.open(call.places(args.repository, role="repository"))
     plan = plan_expire(repository, policy, name=args.name, ask_sources=_asking(args.kafka_config))
     going: dict[str, list[str]] = {}
