@@ -6,6 +6,7 @@ import argparse
 import getpass
 import json
 import os
+import re
 import socket
 import sys
 import traceback
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.cli.by_stream import LoadStreams
     from airflow_ckpt_provider.cli.verb import Verb
     from airflow_ckpt_provider.storage.location import Location
+
+#: All but tabs and ends of lines.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Exit(IntEnum):
@@ -124,6 +128,14 @@ def carry_out(
         return complain(e, args, out)
 
 
+def printable(text: str) -> str:
+    """A text without what a terminal would obey: names and reasons in a repository are of whoever can write there.
+
+    :param text: what is to be shown.
+    """
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
 def say(text: str, out: TextIO) -> None:
     """Write a line that appears at once, if anybody still reads.
 
@@ -131,7 +143,7 @@ def say(text: str, out: TextIO) -> None:
     :param out: where to.
     """
     try:
-        print(text, file=out, flush=True)
+        print(printable(text), file=out, flush=True)
     except BrokenPipeError:
         without_reader(out)
 

@@ -161,11 +161,13 @@ def _argcomplete() -> Any:
 
 
 class _WithoutCredentials(logging.Formatter):
-    """Shows no credential, in whatever a library logs."""
+    """Shows no credential, and nothing that a terminal would obey, in whatever a library logs."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record, its traceback too."""
-        return redacted_text(super().format(record))
+        from airflow_ckpt_provider.cli.calling import printable
+
+        return printable(redacted_text(super().format(record)))
 
 
 def build_parser(

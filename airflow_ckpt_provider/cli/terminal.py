@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich import box
 from rich.console import Console
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from airflow_ckpt_provider.cli.calling import without_reader
+from airflow_ckpt_provider.cli.calling import printable, without_reader
 from airflow_ckpt_provider.units import format_ago, format_size, format_time
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -43,6 +44,11 @@ class _Screen(Console):
         """Continue without a reader; rich would end the process."""
         del self._buffer[:]
         without_reader(self.file)  # type: ignore[arg-type]
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        return super()._render_buffer(
+            each if each.control else Segment(printable(each.text), each.style) for each in buffer
+        )
 
 
 def planned(screen: Console, done: str = "changed") -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -206,6 +207,23 @@ def test_a_terminal_that_cannot_show_a_character(checkpoint: Path):
     for encoding in ("latin-1", "utf-8:strict"):
         finished = run_program("inspect", place, environment={"PYTHONIOENCODING": encoding})
         assert (finished.code, finished.err) == (1, "")
+
+
+def test_what_somebody_wrote_does_not_control_the_terminal(checkpoint: Path, repository: Path):
+    """Anybody who writes into a repository gives reasons, and could clear the screen or write over a line."""
+    evil = "fine\x1b[2J\x1b]0;title\x07\rall is well\x9b1A"
+    for argv in (
+        ("backup", checkpoint, repository, "--reason", evil),
+        ("backups", repository),
+        ("seal", checkpoint, "--reason", evil),
+        ("inspect", checkpoint),
+        ("inspect", checkpoint, "--debug"),
+        ("inspect", checkpoint.parent / evil),
+        ("restore", repository, evil, checkpoint),
+    ):
+        finished = run(*argv)
+        assert re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", finished.out + finished.err) == []
+    assert "fine\\x1b[2J" in run("backups", repository).out
 
 
 def test_nothing_but_the_answer_in_a_pipe(checkpoint: Path, tmp_path: Path):
