@@ -150,7 +150,7 @@ def parse_time(text: str) -> datetime:
             f"{text!r} is not a time in ISO 8601", hint="such as 2026-11-21T14:05:00Z or 2026-11-21T15:05:00+01:00"
         ) from e
     if value.tzinfo is None:
-        raise RefusedError(f"{text!r} has no time zone", hint=f"add one, such as {text}Z for UTC")
+        raise RefusedError(f"{text!r} has no time zone", hint=f"add one, such as {value.isoformat()}Z for UTC")
     try:
         return value.astimezone(UTC)
     except OverflowError as e:

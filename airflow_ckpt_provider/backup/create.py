@@ -28,7 +28,7 @@ from airflow_ckpt_provider.backup.identity import chain_of_ids
 from airflow_ckpt_provider.backup.immutability import Immutability
 from airflow_ckpt_provider.backup.lease import lease
 from airflow_ckpt_provider.backup.manifest import Manifest, new_backup_id, next_backup_id
-from airflow_ckpt_provider.backup.names import LONGEST_NAME, checked_name
+from airflow_ckpt_provider.backup.names import LONGEST_NAME, checked_name, name_of
 from airflow_ckpt_provider.backup.objects import Objects, Stored, list_objects
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.recorded_sources import sources_at
@@ -211,7 +211,7 @@ def create_backup(
             until = immutability.lock_manifest(same)
         return BackupResult(same, 0, 0, time.monotonic() - began, unchanged=True, immutable_until=until)
 
-    first = given or checked_name(checkpoint.location.name)
+    first = given or name_of(checkpoint.location.name)
     if done := skipped(first):
         return done
     query_id, chosen = side_by_side(
@@ -336,7 +336,7 @@ def make_for_backup(place: Location, checkpoint: Checkpoint, *, name: str | None
     try:
         return Repository.open(place)
     except RepositoryError:
-        checked_name(name or checkpoint.location.name)
+        checked_name(name) if name else name_of(checkpoint.location.name)
         _check_places(checkpoint.location, place)
         _check_progress(checkpoint)
         return Repository.open_or_create(place)

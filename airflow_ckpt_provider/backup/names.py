@@ -16,6 +16,20 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and ".." not in name
 
 
+def name_of(directory: str) -> str:
+    """Return the name of a stream that has none but its directory's.
+
+    :param directory: the last segment of its path.
+    :raises RefusedError: no stream can have that name.
+    """
+    if not is_name(directory):
+        raise RefusedError(
+            f"the directory {directory!r} cannot be the name of a stream",
+            hint="give the stream a name: name / --name, of letters, digits, '.', '_', '-' and '='",
+        )
+    return directory
+
+
 def checked_name(name: str) -> str:
     """Return the name of a stream if it can be one.
 

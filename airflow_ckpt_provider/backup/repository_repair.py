@@ -175,6 +175,8 @@ def plan_objects_repair(
         found = _proven(places, sources)
         rebuilt += [found[path] for path in sources if path in found]
         lost += [(path, tuple(dict.fromkeys(wrong.needed_by[path]))) for path in sources if path not in found]
+    if lost and not checkpoint.list().directories:
+        log.warning("no checkpoint is at %s: is the address right? What it may hold counts as lost", checkpoint)
     return ObjectsRepairPlan(
         new_plan_id(),
         repository.location.uri,

@@ -101,7 +101,7 @@ def fill_in(verb: Verb, args: argparse.Namespace, load: LoadStreams) -> None:
     left_out = _left_out(verb, args)
     here = {name: parameter for name, parameter in named.items() if hasattr(args, name) and name not in left_out}
     defaults = {option.flags[0].lstrip("-").replace("-", "_"): option.settings for option in verb.airflow_options}
-    unset = {name for name in here if getattr(args, name) in (None, [], defaults.get(name, {}).get("default"))}
+    unset = {name for name in here if getattr(args, name) in (None, [])}
     for place, companions in COMPANIONS.items():
         if place in here and place not in unset:
             unset -= {name for name, parameter in here.items() if name in companions or parameter in companions}

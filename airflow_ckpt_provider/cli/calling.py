@@ -6,6 +6,7 @@ import argparse
 import getpass
 import json
 import os
+import re
 import socket
 import sys
 import traceback
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from airflow_ckpt_provider.cli.by_stream import LoadStreams
     from airflow_ckpt_provider.cli.verb import Verb
     from airflow_ckpt_provider.storage.location import Location
+
+#: All but tabs and ends of lines.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Exit(IntEnum):
@@ -116,18 +120,67 @@ def carry_out(
         call = Call(args, places, None if args.json else _screen(out), began or Clocks(), streams)
         answer = verb.load()(call)
         if args.json:
-            print(json.dumps(answer.document, indent=2), file=out)
-        out.flush()
+            say(json.dumps(answer.document, indent=2), out)
         return Exit.FINDINGS if answer.findings else Exit.FINE
-    except BrokenPipeError:
-        # Whoever read our output, `head` for example, has had enough. Python would complain again at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-        return Exit.FINE
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command again continues from here", file=sys.stderr)
-        return Exit.INTERRUPTED
+        return interrupted(out, as_json=args.json)
     except Exception as e:
         return complain(e, args, out)
+
+
+def printable(text: str) -> str:
+    """A text without what a terminal would obey: names and reasons in a repository are of whoever can write there.
+
+    :param text: what is to be shown.
+    """
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def say(text: str, out: TextIO) -> None:
+    """Write a line that appears at once, if anybody still reads.
+
+    :param text: the line, or several.
+    :param out: where to.
+    """
+    try:
+        print(printable(text), file=out, flush=True)
+    except BrokenPipeError:
+        without_reader(out)
+
+
+def without_reader(out: TextIO) -> None:
+    """Drop what is written from now on: whoever read it, ``head`` for example, has had enough.
+
+    What the verb was asked for is done all the same: after a plan comes its change.
+
+    :param out: the stream whose pipe has no reader.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, out.fileno())
+    os.close(nowhere)
+
+
+def interrupted(out: TextIO, *, as_json: bool) -> int:
+    """Say that it was Ctrl-C, and return the exit code.
+
+    :param out: where the document goes.
+    :param as_json: whether there is one.
+    """
+    hint = "the same command again continues from here"
+    say(f"\ninterrupted; {hint}", sys.stderr)
+    if as_json:
+        say(error_document("KeyboardInterrupt", "interrupted", hint), out)
+    return Exit.INTERRUPTED
+
+
+def error_document(kind: str, message: str, hint: str | None) -> str:
+    """What ``--json`` prints of an error.
+
+    :param kind: class of the error.
+    :param message: what is wrong.
+    :param hint: what to do about it.
+    """
+    return json.dumps({"error": {"type": kind, "message": message, "hint": hint}}, indent=2)
 
 
 def _screen(out: TextIO) -> Console:
@@ -144,15 +197,12 @@ def complain(error: Exception, args: argparse.Namespace, out: TextIO) -> int:
     :param out: where the document goes with ``--json``.
     """
     if args.debug:
-        print(redacted_text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        say(redacted_text("".join(traceback.format_exception(error))).removesuffix("\n"), sys.stderr)
     message, hint, code = _explained(error)
     message = redacted_text(message)
-    print(f"error: {message}", file=sys.stderr)
-    if hint:
-        print(f"HINT: {hint}", file=sys.stderr)
+    say(f"error: {message}\nHINT: {hint}" if hint else f"error: {message}", sys.stderr)
     if args.json:
-        kind = type(error).__name__
-        print(json.dumps({"error": {"type": kind, "message": message, "hint": hint}}, indent=2), file=out, flush=True)
+        say(error_document(type(error).__name__, message, hint), out)
     return code
 
 

@@ -138,4 +138,4 @@ def show_plan(call: Call, markdown: str, *, done: bool = False) -> None:
     call.screen.print(terminal.plan(markdown))
     call.screen.print()
     if not call.args.apply and not done:
-        call.screen.print("Nothing was changed: this is a plan. Add [bold]--apply[/bold] to apply it.")
+        terminal.planned(call.screen)

@@ -37,6 +37,6 @@ def run(verb: Verb, args: argparse.Namespace) -> None:
 def _standard_output() -> TextIO:
     """Keep standard output for the answer; whatever else writes there, as Airflow's loggers do, gets standard error."""
     sys.stdout.flush()
-    ours = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding)
+    ours = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="backslashreplace")
     os.dup2(2, 1)
     return ours

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import re
@@ -42,6 +43,9 @@ class _Layout(argparse.HelpFormatter):
 class _Parser(argparse.ArgumentParser):
     """Names the nearest word for a wrong one, and shows no credential that stands among wrong arguments."""
 
+    #: Whether wrong usage is a document as well.
+    as_json = False
+
     def error(self, message: str) -> NoReturn:
         """Say what is wrong with the arguments, and what a missing one may be."""
         if message.startswith(_MISSING):
@@ -49,7 +53,13 @@ class _Parser(argparse.ArgumentParser):
                 if action.choices and not action.option_strings and isinstance(action.metavar, str):
                     known = f"{action.metavar} ({', '.join(action.choices)})"
                     message = re.sub(rf"\b{re.escape(action.metavar)}\b", known, message)
-        super().error(redacted_text(message))
+        message = redacted_text(message)
+        if self.as_json:
+            from airflow_ckpt_provider.cli.calling import error_document, say
+
+            what, _, hint = message.partition("\nHINT: ")
+            say(error_document("UsageError", what, hint or None), sys.stdout)
+        super().error(message)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """As argparse, which would list all verbs."""
@@ -151,23 +161,27 @@ def _argcomplete() -> Any:
 
 
 class _WithoutCredentials(logging.Formatter):
-    """Shows no credential, in whatever a library logs."""
+    """Shows no credential, and nothing that a terminal would obey, in whatever a library logs."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record, its traceback too."""
-        return redacted_text(super().format(record))
+        from airflow_ckpt_provider.cli.calling import printable
+
+        return printable(redacted_text(super().format(record)))
 
 
 def build_parser(
-    *, only: str | None = None, by_stream: bool = False, in_any_order: bool = True
+    *, only: str | None = None, by_stream: bool = False, in_any_order: bool = True, as_json: bool = False
 ) -> argparse.ArgumentParser:
     """Build the parser of ``airflow-ckpt``.
 
     :param only: the verb that is to be parsed; the others get no options then, which makes it three times as fast.
     :param by_stream: the command line names a stream.
     :param in_any_order: take options between the arguments that go by position; completion cannot.
+    :param as_json: print a document also of wrong usage.
     """
     parser = _Program(prog=PROGRAM, description=SUMMARY, epilog=EXIT_CODES, allow_abbrev=False)
+    parser.as_json = as_json
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     parser.add_argument(
         "--completion",
@@ -193,6 +207,7 @@ def build_parser(
             formatter_class=_Layout,
             allow_abbrev=False,
         )
+        of_verb.as_json = as_json
         options = verb.shell_options if only in (None, verb.name) else ()
         for option in without_addresses(verb, options) if by_stream else options:
             flags, settings = option.arguments
@@ -224,6 +239,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     began = Clocks.of_process() if argv is None else Clocks()
     words = sys.argv[1:] if argv is None else argv
+    _have_streams()
+    as_json = "--json" in takewhile(lambda word: word != "--", words)
+    try:
+        return _run(words, began, as_json=as_json)
+    except KeyboardInterrupt:
+        from airflow_ckpt_provider.cli.calling import interrupted
+
+        return interrupted(sys.stdout, as_json=as_json)
+
+
+def _have_streams() -> None:
+    """Open the standard streams that the caller has closed, and let the others show any text."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name that is no UTF-8, or a terminal that has no ✗, is no reason to fail at the end of a change.
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _run(words: Sequence[str], began: Clocks, *, as_json: bool) -> int:
     if "_ARGCOMPLETE" in os.environ and (completion := _argcomplete()):
         completion.autocomplete(
             build_parser(in_any_order=False, by_stream=names_stream(os.environ["COMP_LINE"].split()))
@@ -232,7 +269,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         build_parser(only="").print_help(sys.stderr)
         return 2  # as of any wrong usage
     only = _verb(words)
-    args = build_parser(only=only, by_stream=names_stream(words)).parse_args(words)
+    args = build_parser(only=only, by_stream=names_stream(words), as_json=as_json).parse_args(words)
     # After the parser, for --help and wrong usage need nothing of it.
     from airflow_ckpt_provider.cli.calling import carry_out, complain
     from airflow_ckpt_provider.cli.profile import fill_in_profile, profile_of

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich import box
 from rich.console import Console
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from airflow_ckpt_provider.cli.calling import printable, without_reader
 from airflow_ckpt_provider.units import format_ago, format_size, format_time
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -33,13 +35,28 @@ _VERDICT_STYLES = {Verdict.SAFE: "bold green", Verdict.UNKNOWN: "bold yellow"}
 def screen(out: TextIO) -> Console:
     """Open a stream for people."""
     to_a_file = not out.isatty() and "COLUMNS" not in os.environ
-    return _Screen(file=out, highlight=False, width=_WIDTH_OF_FILES if to_a_file else None)
+    # What people have named or written is shown as it is, whatever rich would make of [/x] and :100:.
+    return _Screen(file=out, highlight=False, markup=False, emoji=False, width=_WIDTH_OF_FILES if to_a_file else None)
 
 
 class _Screen(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to the caller what that means; rich would end the process."""
-        raise  # the BrokenPipeError that rich has just caught
+        """Continue without a reader; rich would end the process."""
+        del self._buffer[:]
+        without_reader(self.file)  # type: ignore[arg-type]
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        return super()._render_buffer(
+            each if each.control else Segment(printable(each.text), each.style) for each in buffer
+        )
+
+
+def planned(screen: Console, done: str = "changed") -> None:
+    """Say that nothing was done, and how it is.
+
+    :param done: what was not done, as a participle.
+    """
+    screen.print(Text.assemble(f"Nothing was {done}: this is a plan. Add ", ("--apply", "bold"), " to apply it."))
 
 
 def command(screen: Console, doing: str, *argv: str) -> None:

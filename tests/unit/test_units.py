@@ -127,8 +127,11 @@ def test_a_size_is_shown_in_one_way(number: int, shown: str) -> None:
 def test_a_time_needs_a_zone_and_is_shown_in_utc() -> None:
     assert units.parse_time("2026-11-21T15:05:00+01:00") == NOW
     assert units.format_time(units.parse_time("2026-11-21T15:05:00+01:00")) == "2026-11-21 14:05:00 UTC"
-    with pytest.raises(RefusedError, match="has no time zone"):
-        units.parse_time("2026-11-21T15:05:00")
+    for text, meant in (("2026-11-21T15:05:00", "2026-11-21T15:05:00Z"), ("2026-11-21", "2026-11-21T00:00:00Z")):
+        with pytest.raises(RefusedError, match="has no time zone") as refused:
+            units.parse_time(text)
+        assert refused.value.hint == f"add one, such as {meant} for UTC"
+        units.parse_time(meant)
     with pytest.raises(RefusedError, match="is not a time in ISO 8601"):
         units.parse_time("yesterday")
 

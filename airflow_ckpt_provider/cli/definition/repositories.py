@@ -61,8 +61,8 @@ VERBS = (
             Option(("--reason",), "why it is taken", {"default": "", "metavar": "TEXT"}),
             Option(
                 ("--restorable-batches",),
-                "how many of the newest batches can be restored from it (default: %(default)s)",
-                {"type": number_from(1), "default": 1, "metavar": "N"},
+                "how many of the newest batches can be restored from it (default: 1)",
+                {"type": number_from(1), "metavar": "N"},
             ),
             Option(
                 ("--skip-if-unchanged",),

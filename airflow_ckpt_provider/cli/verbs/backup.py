@@ -25,7 +25,7 @@ def backup(call: Call) -> Answer:
             tags=dict(args.tag),
             reason=args.reason,
             made_by=call.made_by,
-            restorable_batches=args.restorable_batches,
+            restorable_batches=args.restorable_batches or 1,
             workers=args.workers,
             on_progress=on_progress,
             observe=observing(args.kafka_config),

@@ -60,7 +60,7 @@ def _sets(call: Call, repository: Repository) -> Answer:
             batches = ", ".join(f"{m.name} {m.batch_id}" for m in manifests)
             newest = max(m.created for m in manifests)
             shown.add_row(each.set_id, terminal.ago(newest), Text(batches), "yes" if each.is_whole else "no")
-        call.screen.print(shown if found else f"{repository.location} holds no set", markup=False)
+        call.screen.print(shown if found else f"{repository.location} holds no set")
         if damaged:
             call.screen.print(terminal.title("Findings"))
             call.screen.print(terminal.findings(damaged))
@@ -76,7 +76,7 @@ def _show(
     screen: Console,
 ) -> None:
     if not found and not damaged:
-        screen.print(f"{repository.location} holds no backup", markup=False, soft_wrap=True)
+        screen.print(f"{repository.location} holds no backup", soft_wrap=True)
     for position, (name, manifests) in enumerate(found.items()):
         if position:
             screen.print()

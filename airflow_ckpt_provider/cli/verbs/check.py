@@ -105,5 +105,5 @@ def repair(call: Call) -> Answer:
         if call.screen:
             call.screen.print(f"Rebuilt {terminal.count(len(plan.rebuilt), 'object')}")
     elif call.screen and plan.steps:
-        call.screen.print("Nothing was changed: this is a plan. Add [bold]--apply[/bold] to apply it.")
+        terminal.planned(call.screen)
     return Answer({"plan": plan.to_json(), "outcome": outcome}, findings=bool(plan.lost or plan.disputed))

@@ -45,9 +45,7 @@ def show_unread(discovery: Discovery, screen: Console) -> None:
         )
     if discovery.too_deep:
         screen.print()
-        screen.print(
-            f"not looked below (see --depth): {', '.join(discovery.too_deep[:5])}", style="yellow", markup=False
-        )
+        screen.print(f"not looked below (see --depth): {', '.join(discovery.too_deep[:5])}", style="yellow")
     if discovery.unread:
         screen.print()
         screen.print(terminal.findings(f"{each.uri}: {each.message}" for each in discovery.unread))

@@ -18,13 +18,13 @@ from airflow_ckpt_provider.cli.kafka_config import configuration
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.verdict import Usefulness
 
-_PLANNED = "Nothing was removed: this is a plan. Add [bold]--apply[/bold] to apply it."
-
 
 def expire(call: Call) -> Answer:
     """Remove the backups that no rule keeps, or say which those are."""
     args = call.args
     policy, limit = _policy(args), _limit(args)
+    if args.max_unused and not args.prune:
+        raise UsageError("--max-unused has a meaning with --prune only", hint="leave it out, or add --prune")
     repository = Repository.open(call.places(args.repository, role="repository"))
     plan = plan_expire(repository, policy, name=args.name, ask_sources=_asking(args.kafka_config))
     going: dict[str, list[str]] = {}
@@ -39,7 +39,7 @@ def expire(call: Call) -> Answer:
     findings = bool(plan.findings)
     if not args.apply:
         if call.screen and (plan.going or (pruning and pruning.steps)):
-            call.screen.print(_PLANNED)
+            terminal.planned(call.screen, "removed")
         return Answer({**document, "outcome": None, "prune_outcome": None}, findings=findings)
     outcome = apply_expire(repository, plan, made_by=call.made_by, reason=args.reason)
     if call.screen:
@@ -62,7 +62,7 @@ def prune(call: Call) -> Answer:
         call.screen.print(terminal.plan(plan.to_markdown()))
     if not args.apply:
         if call.screen and plan.steps:
-            call.screen.print(_PLANNED)
+            terminal.planned(call.screen, "removed")
         return Answer({"plan": plan.to_json(), "outcome": None}, findings=bool(plan.findings))
     return Answer({"plan": plan.to_json(), "outcome": _pruned(call, repository, plan)}, findings=bool(plan.findings))
 
@@ -73,7 +73,7 @@ def _pruned(call: Call, repository: Repository, plan: PrunePlan) -> dict[str, An
     if call.screen:
         call.screen.print(f"Deleted {terminal.count(outcome.objects, 'object')}, {terminal.size(outcome.bytes)}")
         for name, who in outcome.waits_for.items():
-            call.screen.print(f"{name} waits for the next prune: {'; '.join(who)}", markup=False)
+            call.screen.print(f"{name} waits for the next prune: {'; '.join(who)}")
     return outcome.to_json()
 
 

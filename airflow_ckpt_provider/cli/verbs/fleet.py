@@ -68,7 +68,7 @@ def fleet(call: Call) -> Answer:
     if args.prometheus:
         LocalStore().replace(os.path.abspath(args.prometheus), to_openmetrics(found).encode())
     if call.screen and (args.csv or args.markdown):
-        call.screen.file.write(tables.to_csv(found) if args.csv else tables.to_markdown(found))
+        call.screen.out(tables.to_csv(found) if args.csv else tables.to_markdown(found), end="")
     elif call.screen:
         _show(found, call.screen)
     return Answer(found.to_json(), findings=bool(found.problems()))
@@ -169,7 +169,7 @@ def _show(fleet: Fleet, screen: Console) -> None:
     screen.print(shown)
     if fleet.too_deep:
         screen.print()
-        screen.print(f"not looked below (see --depth): {', '.join(fleet.too_deep[:5])}", style="yellow", markup=False)
+        screen.print(f"not looked below (see --depth): {', '.join(fleet.too_deep[:5])}", style="yellow")
     problems = fleet.problems()
     if problems:
         screen.print()

@@ -39,7 +39,7 @@ def guard(call: Call) -> Answer:
         query = query.one(args.source)
     report = guard_query(query, _settings(call))
     if call.screen and args.markdown:
-        call.screen.print(report.to_markdown(), markup=False, soft_wrap=True)
+        call.screen.print(report.to_markdown(), soft_wrap=True)
     elif call.screen:
         _show(report, call.screen)
     return Answer(report.to_json(), findings=report.verdict is not Verdict.SAFE)

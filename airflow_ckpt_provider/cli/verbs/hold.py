@@ -30,5 +30,5 @@ def _backup(call: Call) -> tuple[Repository, Manifest]:
 
 def _answer(call: Call, manifest: Manifest, word: notes.Hold, says: str) -> Answer:
     if call.screen:
-        call.screen.print(says, markup=False)
+        call.screen.print(says)
     return Answer({"backup_id": manifest.backup_id, "name": manifest.name, **word.to_json()})

@@ -64,7 +64,7 @@ def _listed(call: Call, found: list[RepositoryKey]) -> Answer:
 
 def _said(call: Call, what: str, found: RepositoryKey) -> Answer:
     if call.screen:
-        call.screen.print(f"{what} key {found.id}{f' ({found.note})' if found.note else ''}", markup=False)
+        call.screen.print(f"{what} key {found.id}{f' ({found.note})' if found.note else ''}")
         call.screen.print("Export the keys again: airflow-ckpt key export", style="dim")
     return Answer({"key": found.to_json()})
 
@@ -79,9 +79,7 @@ def _exported(call: Call, place: Location) -> Answer:
         raise RefusedError(f"{file} could not be written: {e.strerror}", hint="give a new file on this machine") from e
     if call.screen:
         count = terminal.count(len(document["keys"]), "wrapped key")
-        call.screen.print(
-            f"Exported {count} to {file}: keep it outside the repository, apart from the key itself", markup=False
-        )
+        call.screen.print(f"Exported {count} to {file}: keep it outside the repository, apart from the key itself")
     return Answer({"file": file, "repository_id": document["marker"]["id"], "keys": len(document["keys"])})
 
 

@@ -20,7 +20,7 @@ def migrate(call: Call) -> Answer:
     findings = bool(plan.findings)
     if not args.apply:
         if call.screen and plan.steps:
-            call.screen.print("Nothing was changed: this is a plan. Add [bold]--apply[/bold] to apply it.")
+            terminal.planned(call.screen)
         return Answer({"plan": plan.to_json(), "outcome": None}, findings=findings)
     with terminal.progress_bar("Packing") as on_progress:
         outcome = apply_migrate(
@@ -36,5 +36,5 @@ def migrate(call: Call) -> Answer:
         call.screen.print(f"Put {packed} into {terminal.count(outcome.packs, 'pack')}")
         call.screen.print(f"Deleted {terminal.count(outcome.deleted, 'object')}")
         for name, who in outcome.waits_for.items():
-            call.screen.print(f"{name} waits for the next time: {'; '.join(who)}", markup=False)
+            call.screen.print(f"{name} waits for the next time: {'; '.join(who)}")
     return Answer({"plan": plan.to_json(), "outcome": outcome.to_json()}, findings=findings)

@@ -25,5 +25,5 @@ def report(call: Call) -> Answer:
     except OSError as e:
         raise StorageError(f"{directory} cannot be written: {e}", hint="give a directory that can be") from e
     if call.screen:
-        call.screen.print(f"{directory / 'index.html'} and {len(files) - 1} more files", markup=False)
+        call.screen.print(f"{directory / 'index.html'} and {len(files) - 1} more files")
     return Answer({"repository": repository.location.uri, "files": [str(file) for file in files]}, findings=False)

@@ -22,6 +22,7 @@ from airflow_ckpt_provider.cli.changing import how_to_apply, repository_place, s
 from airflow_ckpt_provider.cli.kafka_config import configuration
 from airflow_ckpt_provider.cli.offsets import in_words
 from airflow_ckpt_provider.cli.options import warn_of
+from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.delta_log import is_delta_table
 from airflow_ckpt_provider.guards.registry import Guard, GuardSettings, installed_guards
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
@@ -39,6 +40,8 @@ from airflow_ckpt_provider.units import format_time
 def rewind(call: Call) -> Answer:
     """Rewind to a batch or a time, or say what that would do."""
     args = call.args
+    if args.list and (others := [each for each in ("apply", *KINDS) if _is_given(call, each)]):
+        raise UsageError(f"--list and {_option(others[0])} exclude each other", hint="give one of them")
     checkpoint = Checkpoint.at(call.places(args.checkpoint, role="checkpoint"))
     place = repository_place(call, checkpoint.location)
     if args.list:
@@ -95,17 +98,28 @@ def specifier_of(call: Call) -> Specifier:
 
     :raises UsageError: not exactly one of them is given.
     """
-    args = call.args
-    given = [kind for kind in KINDS if getattr(args, kind, None) is not None and getattr(args, kind) is not False]
+    given = [kind for kind in KINDS if _is_given(call, kind)]
     if len(given) != 1:
-        options = ", ".join(f"--{kind.replace('_', '-')}" for kind in KINDS)
+        options = ", ".join(map(_option, KINDS))
         said = f"{len(given)} of them were" if given else "none was"
         raise UsageError(f"where to? {said} given of {options}", hint="give exactly one, or --list")
     kind = given[0]
-    value = getattr(args, kind)
+    value = getattr(call.args, kind)
     if kind == "from_file":
-        return Specifier(kind, sys.stdin.read() if value == "-" else Path(value).read_text())
+        try:
+            return Specifier(kind, sys.stdin.read() if value == "-" else Path(value).read_text())
+        except (OSError, ValueError) as e:
+            raise RefusedError(f"--from-file {value} cannot be read: {e}", hint="give a file on this machine") from e
     return Specifier(kind, "" if value is True else str(value))
+
+
+def _is_given(call: Call, name: str) -> bool:
+    value = getattr(call.args, name, None)
+    return value is not None and value is not False  # batch 0 is a target
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _list(call: Call, checkpoint: Checkpoint, place: Location) -> Answer:

@@ -53,7 +53,7 @@ def unseal(call: Call) -> Answer:
         begun=begun_by_plans(checkpoint.location, repository),
     )
     if call.screen and lifted is None:
-        call.screen.print(f"{checkpoint.location} carries no seal: nothing to do", markup=False, soft_wrap=True)
+        call.screen.print(f"{checkpoint.location} carries no seal: nothing to do", soft_wrap=True)
     elif call.screen and lifted:
         call.screen.print(terminal.title(f"Lifted the seal of {checkpoint.location}"))
         by = f"plan {lifted.plan_id} ({lifted.reason}, {lifted.made_by})"

@@ -17,9 +17,9 @@ def status(call: Call) -> Answer:
     found = status_of(checkpoint, _repository(call, checkpoint))
     if call.screen:
         call.screen.print(terminal.title(checkpoint.location.uri))
-        call.screen.print(found.message, markup=False)
+        call.screen.print(found.message)
         for command in found.commands:
-            call.screen.print(f"  {command}", markup=False, soft_wrap=True)
+            call.screen.print(f"  {command}", soft_wrap=True)
     document = {"uri": checkpoint.location.uri, **found.to_json()}
     return Answer(document, findings=found.kind in (UNDER_WAY, SEALED_BY_ANOTHER))
 

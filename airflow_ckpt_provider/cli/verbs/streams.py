@@ -50,7 +50,7 @@ def _init(call: Call) -> Answer:
         schema=str(SCHEMA_FILE),
     )
     if call.screen:
-        call.screen.file.write(text)
+        call.screen.out(text, end="")
     return Answer({"streams": named, "yaml": text}, findings=bool(found.unread))
 
 
@@ -133,5 +133,5 @@ def _schedule(each: Stream) -> str:
 
 def _schema(call: Call) -> Answer:
     if call.screen:
-        call.screen.file.write(f"{SCHEMA_FILE}\n" if call.args.path else schema_text())
+        call.screen.out(f"{SCHEMA_FILE}\n" if call.args.path else schema_text(), end="")
     return Answer({"path": str(SCHEMA_FILE), "schema": json.loads(schema_text())})

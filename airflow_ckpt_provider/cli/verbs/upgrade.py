@@ -20,7 +20,7 @@ def upgrade(call: Call) -> Answer:
     found = newest_upgrade(repository, name)
     if found is None:
         if call.screen:
-            call.screen.print(f"{name} has had no upgrade", markup=False)
+            call.screen.print(f"{name} has had no upgrade")
         return Answer({"name": name, "upgrade": None})
     if args.end:
         found = end_upgrade(repository, found, kind="by hand", made_by=call.made_by, reason=args.reason)

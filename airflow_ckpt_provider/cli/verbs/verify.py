@@ -99,7 +99,7 @@ def _show_all(report: VerifiedRepository, screen: Console) -> None:
     screen.print(shown)
     for s in report.streams:
         if s.coverage:
-            screen.print(f"{s.name}: {s.coverage}", markup=False)
+            screen.print(f"{s.name}: {s.coverage}")
     _show_findings(list(report.findings), screen)
 
 

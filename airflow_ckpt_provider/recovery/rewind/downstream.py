@@ -30,7 +30,7 @@ def downstream_of(history: TableHistory, rollback: SinkRollback, places: Iterabl
 
 
 def streams_in(places: Iterable[Location], *, but: Collection[str] = ()) -> tuple[list[Progress], list[str]]:
-    """How far the streams in some places are, and in words which checkpoints cannot be read.
+    """How far the streams in some places are, and in words which checkpoints cannot be read and which places have none.
 
     :param places: checkpoints, or folders whose sub-folders are checkpoints.
     :param but: checkpoints to leave out, as :func:`~airflow_ckpt_provider.storage.location.plain_uri` has them.
@@ -44,8 +44,14 @@ def streams_in(places: Iterable[Location], *, but: Collection[str] = ()) -> tupl
         except UnreadableLogError as e:
             return f"downstream: {checkpoint.location} cannot be read ({e.message}): UNKNOWN"
 
-    wanted = [c for place in places for c in _checkpoints(place) if plain_uri(c.location.uri) not in but]
-    found = in_parallel(read, wanted)
+    found: list[Progress | str | None] = []
+    for place in places:
+        there = _checkpoints(place)
+        wanted = [each for each in there if plain_uri(each.location.uri) not in but]
+        answers = in_parallel(read, wanted)
+        if len(wanted) == len(there) and not any(answers):
+            found.append(f"downstream: {place} holds no checkpoint: is the address right?")
+        found += answers
     return [each for each in found if isinstance(each, Progress)], [each for each in found if isinstance(each, str)]
 
 

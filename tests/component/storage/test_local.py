@@ -325,3 +325,16 @@ class TestListed:
         location.delete_listed(location.walk()["link"])
         assert location.walk() == {}
         assert (tmp_path / "target").read_bytes() == b"x"
+
+
+def test_what_holds_something_is_no_directory_to_remove_also_where_its_parent_is_not_ours(ordinary_user: Path) -> None:
+    """The system compares rights before it sees that a directory is not empty, and the change of it has ended by then."""
+    place = Location(local_store.LocalStore(), str(ordinary_user))
+    place.remove_empty_directories()
+    assert (ordinary_user / "offsets").is_dir()
+
+
+def test_a_mount_point_stays_when_it_is_empty(small_disk: Path) -> None:
+    (small_disk / "offsets").mkdir()
+    Location(local_store.LocalStore(), str(small_disk)).remove_empty_directories()
+    assert list(small_disk.iterdir()) == []

@@ -181,6 +181,11 @@ def test_examples_are_of_verbs_that_there_are_and_fit_a_terminal():
             "--repository has a meaning with --for-start only",
             "leave it out, or add --for-start",
         ),
+        (
+            ["expire", "a", "--keep-last", "3", "--max-unused", "5%", "--apply"],
+            "--max-unused has a meaning with --prune only",
+            "leave it out, or add --prune",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -80,6 +80,19 @@ def test_what_is_given_comes_first(here: Path, cli: Cli) -> None:
     assert not (here / "backups").exists()
 
 
+def test_what_is_given_comes_first_also_where_it_is_the_default(here: Path, cli: Cli) -> None:
+    declare(here, "    backup: {restorable_batches: 3}\n")
+    cli("init", "--stream", "orders")
+    assert cli("backup", "--stream", "orders", "--json")["restorable_batches"] == [3, 4, 5]
+    assert cli("backup", "--stream", "orders", "--restorable-batches", "1", "--json")["restorable_batches"] == [5]
+
+
+def test_words_of_a_declaration_are_shown_as_they_are(here: Path, cli: Cli) -> None:
+    """rich would take some for markup, which it may refuse, and others for pictures."""
+    declare(here, "    owner: 'see [/wiki]:100:'\n")
+    assert "see [/wiki]:100:" in cli("streams", "list")
+
+
 def test_the_file_is_the_given_one_or_that_of_the_environment(
     here: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

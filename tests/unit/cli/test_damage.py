@@ -114,7 +114,7 @@ def test_repair(repository: Path, checkpoint: Path, rotten: Path) -> None:
     assert run("check", repository).code == 0
 
 
-def test_repair_from_a_second_repository(repository: Path, tmp_path: Path) -> None:
+def test_repair_from_a_second_repository(repository: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     second, key = tmp_path / "second", tmp_path / "key"
     key.touch(0o600)
     key.write_text("a" * 43 + "=")
@@ -123,6 +123,7 @@ def test_repair_from_a_second_repository(repository: Path, tmp_path: Path) -> No
     rot(repository)
     assert run("verify", repository, "--read-data").code == 1
     lost = run("repair", repository, tmp_path / "nowhere", "--json")
+    assert f"no checkpoint is at {tmp_path / 'nowhere'}: is the address right?" in caplog.text
     assert (lost.code, len(lost.document["plan"]["lost"])) == (1, 1)
     argv = ["repair", repository, tmp_path / "nowhere", "--second", second, "--second-key-file", key]
     done = one_document(run(*argv, "--apply", "--json"))

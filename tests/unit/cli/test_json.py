@@ -172,3 +172,16 @@ def test_an_error_is_a_document_too(argv: list[str], code: int, kind: str, tmp_p
     assert finished.document.keys() == {"error"}
     assert error["type"] == kind
     assert finished.err == f"error: {error['message']}\nHINT: {error['hint']}\n"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["inspect"], ["inspect", "/c", "--jsno"], ["backup", "/c", "/r", "--workers", "0"], ["inspekt", "/c"]],
+    ids=" ".join,
+)
+def test_wrong_usage_is_a_document_too(argv: list[str]):
+    finished = run(*argv, "--json")
+    error = finished.document["error"]
+    assert (finished.code, error["type"]) == (2, "UsageError")
+    hint = f"\nHINT: {error['hint']}" if error["hint"] else ""
+    assert finished.err.endswith(f" error: {error['message']}{hint}\n")

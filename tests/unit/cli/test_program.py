@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
 from airflow_ckpt_provider import __version__
-from tests.support.command_line import PROGRAM, new_repository, run, run_program
+from airflow_ckpt_provider.cli.main import main
+from tests.support.command_line import PROGRAM, Finished, new_repository, run, run_program
 
 _SLOW = ("airflow", "fsspec", "rich", "asyncio", "botocore", "s3fs", "obstore", "pyspark")
 
@@ -129,6 +134,17 @@ def test_ctrl_c(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("airflow_ckpt_provider.cli.verbs.inspect.inspect", interrupted)
     finished = run("inspect", checkpoint)
     assert (finished.code, finished.err) == (130, "\ninterrupted; the same command again continues from here\n")
+    assert run("inspect", checkpoint, "--json").document["error"]["type"] == "KeyboardInterrupt"
+
+
+def test_ctrl_c_before_the_verb_begins(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("airflow_ckpt_provider.cli.profile.profile_of", interrupted)
+    finished = run("inspect", checkpoint, "--json")
+    assert (finished.code, finished.document["error"]["type"]) == (130, "KeyboardInterrupt")
+    assert "Traceback" not in finished.err
 
 
 def test_a_reader_that_has_had_enough_is_no_error(repository: Path):
@@ -139,6 +155,75 @@ def test_a_reader_that_has_had_enough_is_no_error(repository: Path):
             [PROGRAM, "backups", repository], stdout=closed_pipe, stderr=subprocess.PIPE, text=True, check=False
         )
     assert (finished.returncode, finished.stderr) == (0, "")
+
+
+def without_reader(*argv: object) -> Finished:
+    """Run the program in this process; whoever read its output has ended."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    err = io.StringIO()
+    with os.fdopen(writing, "w") as closed_pipe, redirect_stdout(closed_pipe), redirect_stderr(err):
+        return Finished(main([str(each) for each in argv]), "", err.getvalue())
+
+
+def test_a_change_is_applied_also_if_nobody_reads_its_plan_any_more(repository: Path, tmp_path: Path):
+    """``restore … --apply | head -1``: ending at the first line would be exit code 0 of a restore that did nothing."""
+    finished = without_reader("restore", repository, "latest", tmp_path / "new", "--apply")
+    assert (finished.code, finished.err) == (0, "")
+    assert (tmp_path / "new" / "offsets" / "5").exists()
+
+
+def test_what_was_found_and_what_failed_is_the_exit_code_also_without_a_reader(checkpoint: Path, tmp_path: Path):
+    (checkpoint / "metadata").unlink()
+    assert without_reader("inspect", checkpoint).code == 1
+    assert without_reader("inspect", checkpoint, "--json").code == 1
+    refused = without_reader("inspect", tmp_path / "nowhere", "--json")
+    assert refused == Finished(1, "", run("inspect", tmp_path / "nowhere").err)
+
+
+def test_a_connection_that_broke_is_an_error(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
+    """Not the pipe of our own output: the verb has not done what it was asked for."""
+
+    def broken(call: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("airflow_ckpt_provider.cli.verbs.inspect.inspect", broken)
+    finished = run("inspect", checkpoint)
+    assert (finished.code, finished.err.splitlines()[0]) == (3, "error: BrokenPipeError: [Errno 32] Broken pipe")
+
+
+def test_streams_that_the_caller_has_closed(checkpoint: Path, tmp_path: Path):
+    """As of a daemon; what is opened later must not get their numbers either."""
+    finished = run_program("inspect", checkpoint, preexec_fn=lambda: os.closerange(1, 3))
+    assert finished.code == 0
+    refused = run_program("inspect", tmp_path / "nowhere", "--json", preexec_fn=lambda: os.close(2))
+    assert (refused.code, refused.document.keys()) == (1, {"error"})
+
+
+def test_a_terminal_that_cannot_show_a_character(checkpoint: Path):
+    """Nor can UTF-8 show a name that is none."""
+    place = checkpoint.rename(checkpoint.with_name("bad\udcff"))
+    (place / "metadata").unlink()
+    for encoding in ("latin-1", "utf-8:strict"):
+        finished = run_program("inspect", place, environment={"PYTHONIOENCODING": encoding})
+        assert (finished.code, finished.err) == (1, "")
+
+
+def test_what_somebody_wrote_does_not_control_the_terminal(checkpoint: Path, repository: Path):
+    """Anybody who writes into a repository gives reasons, and could clear the screen or write over a line."""
+    evil = "fine\x1b[2J\x1b]0;title\x07\rall is well\x9b1A"
+    for argv in (
+        ("backup", checkpoint, repository, "--reason", evil),
+        ("backups", repository),
+        ("seal", checkpoint, "--reason", evil),
+        ("inspect", checkpoint),
+        ("inspect", checkpoint, "--debug"),
+        ("inspect", checkpoint.parent / evil),
+        ("restore", repository, evil, checkpoint),
+    ):
+        finished = run(*argv)
+        assert re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", finished.out + finished.err) == []
+    assert "fine\\x1b[2J" in run("backups", repository).out
 
 
 def test_nothing_but_the_answer_in_a_pipe(checkpoint: Path, tmp_path: Path):

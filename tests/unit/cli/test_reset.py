@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -45,6 +47,31 @@ def test_the_command_in_the_plan_takes_it_back(checkpoint: Path, tmp_path: Path)
     plan = json.loads((tmp_path / "kept" / "plans" / f"{done['plan_id']}.json").read_text())
     assert run(*plan["take_back"].split()[1:], *STOPPED).code == 0
     assert files(checkpoint) == before
+
+
+def test_in_a_directory_of_somebody_else(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emptied directory of the checkpoint can then not be removed, and need not be: Spark starts in it."""
+    rmdir = os.rmdir
+
+    def of_another(path: str) -> None:
+        if Path(path) == checkpoint:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        rmdir(path)
+
+    monkeypatch.setattr(os, "rmdir", of_another)
+    done = run(
+        "reset",
+        checkpoint,
+        "--from-scratch",
+        "--sink",
+        "foreachBatch",
+        *STOPPED,
+        "--accept",
+        "sink_duplicates",
+        "--apply",
+    )
+    assert (done.code, done.err) == (0, "")
+    assert list(checkpoint.iterdir()) == []
 
 
 def test_for_people(checkpoint: Path) -> None:

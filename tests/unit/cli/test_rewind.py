@@ -96,3 +96,36 @@ def test_a_target_out_of_range(checkpoint: Path) -> None:
     finished = run("rewind", checkpoint, "--to-batch", 99)
     assert finished.code == 1
     assert "batch 99 cannot be rewound to; reachable: " in finished.err
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", None], ids=["no text", "missing"])
+def test_offsets_of_a_file_that_cannot_be_read(checkpoint: Path, tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "offsets.json"
+    if content is not None:
+        file.write_bytes(content)
+    finished = run("rewind", checkpoint, "--from-file", file)
+    assert finished.code == 1
+    assert finished.err.startswith(f"error: --from-file {file} cannot be read: ")
+
+
+@pytest.mark.parametrize("more", [("--apply",), ("--to-batch", 3)], ids=str)
+def test_a_list_does_not_rewind(checkpoint: Path, more: tuple[object, ...]) -> None:
+    finished = run("rewind", checkpoint, "--list", *more)
+    assert (finished.code, finished.err) == (
+        2,
+        f"error: --list and {more[0]} exclude each other\nHINT: give one of them\n",
+    )
+
+
+def test_a_directory_whose_name_no_stream_can_have(checkpoint: Path) -> None:
+    place = checkpoint.rename(checkpoint.with_name("ck pt"))
+    for verb in (("rewind", place, "--list"), ("doctor", place, "--repair"), ("backup", place, place.with_name("new"))):
+        if verb[0] == "backup":
+            assert run("init", verb[2]).code == 0
+        finished = run(*verb)
+        assert (finished.code, finished.err) == (
+            1,
+            "error: the directory 'ck pt' cannot be the name of a stream\n"
+            "HINT: give the stream a name: name / --name, of letters, digits, '.', '_', '-' and '='\n",
+        )
+    assert run("rewind", place, "--list", "--name", "orders").code == 0

@@ -209,5 +209,8 @@ def test_readers_of_the_table_are_told_of(place: Location, readers: tuple[Locati
     )
     assert behind.startswith(f"downstream: {folder / 'behind'} reads this table (source 0): it stops at version 7")
     assert not any("other" in line for line in plan.downstream)
+    settings["downstream"] = [folder / "behnid"]
+    mistyped = plan_rewind(Checkpoint.at(orders), Specifier("to_batch", "3"), **settings)  # type: ignore[arg-type]
+    assert mistyped.downstream == (f"downstream: {folder / 'behnid'} holds no checkpoint: is the address right?",)
     settings["downstream"] = [folder / "behind"]
     assert len(plan_rewind(Checkpoint.at(orders), Specifier("to_batch", "3"), **settings).downstream) == 1  # type: ignore[arg-type]
