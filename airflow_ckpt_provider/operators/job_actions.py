@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -165,20 +166,19 @@ def _runs(hook: Any, job_id: str, *, active: bool) -> list[Any]:
     return found.get("runs") or []
 
 
-def spark_application(application: SparkApplication, action: str) -> Wait | None:
+def spark_application(application: SparkApplication, action: str, directory: str | None) -> Wait | None:
     """Create an application, or delete it; return what is waited for: that it is gone.
 
     :param application: the application.
     :param action: what the declaration calls it.
+    :param directory: where a relative path of its manifest begins; ``None``: in that of the process.
     """
+    if application.is_created_by(action):
+        manifest = _manifest(os.path.join(directory or "", application.file or ""))
+        _kubernetes(application.conn_id).create_custom_object(**_at(application.namespace), body=manifest)
+        return None
     hook = _kubernetes(application.conn_id)
     at = _at(application.namespace)
-    if (application.do or ("delete" if action == "stop" else "create")) == "create":
-        if not application.file:
-            raise RefusedError(f"{application.name} has no file", hint="give the manifest: spark_application.file")
-        with open(application.file, encoding="utf-8") as file:
-            hook.create_custom_object(**at, body=file.read())
-        return None
     about = {"namespace": application.namespace, "name": application.name}
     what = f"{application.namespace}/{application.name} to be deleted"
     wait = Wait(what, "application_gone", application.conn_id or "", about)
@@ -186,6 +186,16 @@ def spark_application(application: SparkApplication, action: str) -> Wait | None
         return None
     hook.delete_custom_object(**at, name=application.name)
     return wait
+
+
+def _manifest(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as e:
+        said = e.strerror if isinstance(e, OSError) else e
+        hint = "correct spark_application.file; a relative path begins at the directory of streams.yaml"
+        raise RefusedError(f"{path} cannot be read: {said}", hint=hint) from e
 
 
 def _kubernetes(conn_id: str | None) -> Any:

@@ -19,6 +19,7 @@ from airflow.sdk.exceptions import (
 )
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_ckpt_provider.operators import job_actions
 from airflow_ckpt_provider.operators.stream_action import (
     AFTER_STOP,
     BEGUN,
@@ -307,3 +308,30 @@ def test_a_kubernetes_application_needs_its_provider() -> None:
 
     with pytest.raises(AirflowOptionalProviderFeatureException, match="apache-airflow-providers-cncf-kubernetes"):
         act(stream(stop={"spark_application": {"name": "orders"}}))
+
+
+class _Kubernetes:
+    def __init__(self) -> None:
+        self.created: list[str] = []
+
+    def create_custom_object(self, *, body: str, **_: str) -> None:
+        self.created.append(body)
+
+
+def test_the_manifest_of_an_application_is_beside_the_file_that_declares_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = _Kubernetes()
+    monkeypatch.setattr(job_actions, "_kubernetes", lambda _: cluster)
+    file = tmp_path / "streams.yaml"
+    start = "{spark_application: {name: orders, file: orders.yaml}}"
+    file.write_text(f"streams: {{orders: {{checkpoint: /checkpoints/orders, start: {start}}}}}")
+
+    def do_it() -> None:
+        StreamActionOperator(task_id="act", stream="orders", streams_file=str(file), action="start").execute({})  # type: ignore[typeddict-item]
+
+    with pytest.raises(AirflowFailException, match=rf"{tmp_path}/orders\.yaml cannot be read: No such file"):
+        do_it()
+    (tmp_path / "orders.yaml").write_text("kind: SparkApplication")
+    do_it()
+    assert cluster.created == ["kind: SparkApplication"]

@@ -149,6 +149,25 @@ def test_a_rule_of_retention_that_keeps_nothing_is_told_where() -> None:
         Stream("orders", checkpoint="/c/orders", retention={1: 2})
 
 
+@pytest.mark.parametrize(
+    ("field", "action", "message"),
+    [
+        # They would fail once the stream is stopped.
+        ("start", {"spark_application": {"name": "orders"}}, "start: the application orders has no file"),
+        ("stop", {"spark_application": {"name": "orders", "do": "create"}}, "stop: the application orders has no file"),
+        (
+            "stop",
+            {"databricks_job": {"job_id": "orders-job"}},
+            "stop.databricks_job.job_id: 'orders-job' is no id of a job",
+        ),
+    ],
+)
+def test_an_action_that_cannot_be_done_is_refused_before(field: str, action: dict[str, object], message: str) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        parse_streams(yaml.safe_dump({"streams": {"orders": {"checkpoint": "/c/orders", field: action}}}))
+    assert message in str(caught.value)
+
+
 def test_every_problem_of_a_file_is_told_at_once_with_its_line() -> None:
     assert problems_of(
         """\
