@@ -14,6 +14,8 @@ from airflow_ckpt_provider.streams.stream import Stream
 
 _PAUSED, _UNPAUSED = "PAUSED", "UNPAUSED"
 _GROUP, _VERSION, _PLURAL = "sparkoperator.k8s.io", "v1beta2", "sparkapplications"
+#: Label of the pods of an application, and the phases of a pod whose containers have all ended.
+_APP_NAME, _ENDED = "sparkoperator.k8s.io/app-name", ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ def _runs(hook: Any, job_id: str, *, active: bool) -> list[Any]:
 
 
 def spark_application(application: SparkApplication, action: str, directory: str | None) -> Wait | None:
-    """Create an application, or delete it; return what is waited for: that it is gone.
+    """Create an application, or delete it; return what is waited for: that it and its pods are gone.
 
     :param application: the application.
     :param action: what the declaration calls it.
@@ -182,10 +184,9 @@ def spark_application(application: SparkApplication, action: str, directory: str
     about = {"namespace": application.namespace, "name": application.name}
     what = f"{application.namespace}/{application.name} to be deleted"
     wait = Wait(what, "application_gone", application.conn_id or "", about)
-    if _application_is_gone(wait):
-        return None
-    hook.delete_custom_object(**at, name=application.name)
-    return wait
+    if _is_there(hook, wait):
+        hook.delete_custom_object(**at, name=application.name)
+    return None if _application_is_gone(wait) else wait
 
 
 def _manifest(path: str) -> str:
@@ -214,16 +215,26 @@ def _at(namespace: str) -> dict[str, str]:
 
 
 def _application_is_gone(wait: Wait) -> bool:
+    """Whether nothing of it runs any more: its pods are deleted after it, and its driver writes until then."""
     hook = _kubernetes(wait.conn_id or None)
+    if _is_there(hook, wait):
+        return False
+    pods = hook.core_v1_client.list_namespaced_pod(
+        wait.about["namespace"], label_selector=f"{_APP_NAME}={wait.about['name']}"
+    )
+    return all(pod.status.phase in _ENDED for pod in pods.items)
+
+
+def _is_there(hook: Any, wait: Wait) -> bool:
     from kubernetes.client import ApiException
 
     try:
         hook.get_custom_object(**_at(wait.about["namespace"]), name=wait.about["name"])
     except ApiException as e:
         if e.status == 404:
-            return True
+            return False
         raise
-    return False
+    return True
 
 
 _LOOKS: dict[str, Callable[[Wait], bool]] = {

@@ -71,6 +71,8 @@ class DatabricksJob(Declared):
 class SparkApplication(Declared):
     """An application of the Spark operator for Kubernetes: it is created from a file, or deleted.
 
+    Its stop waits for its pods: the connection needs the right to list those of the namespace.
+
     :param name: its name.
     :param namespace: its namespace.
     :param do: what is done with it; the default is `delete` for `stop`, else `create`.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -335,3 +337,40 @@ def test_the_manifest_of_an_application_is_beside_the_file_that_declares_it(
     (tmp_path / "orders.yaml").write_text("kind: SparkApplication")
     do_it()
     assert cluster.created == ["kind: SparkApplication"]
+
+
+class _Gone(Exception):
+    status = 404
+
+
+class _Cluster:
+    """An application whose object is deleted at once, and whose pods end later, as Kubernetes collects them."""
+
+    def __init__(self, phases: list[list[str]], *, there: bool = True) -> None:
+        self.there, self.phases, self.asked = there, phases, ""
+        self.core_v1_client = self
+
+    def get_custom_object(self, **_: str) -> None:
+        if not self.there:
+            raise _Gone
+
+    def delete_custom_object(self, **_: str) -> None:
+        self.get_custom_object()
+        self.there = False
+
+    def list_namespaced_pod(self, namespace: str, *, label_selector: str) -> Any:
+        self.asked = f"{namespace}: {label_selector}"
+        phases = self.phases.pop(0) if self.phases else []
+        return SimpleNamespace(items=[SimpleNamespace(status=SimpleNamespace(phase=phase)) for phase in phases])
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["deleted", "deleted-before"])
+def test_an_application_is_stopped_when_its_driver_has_ended(monkeypatch: pytest.MonkeyPatch, *, there: bool) -> None:
+    cluster = _Cluster([["Running", "Running"], ["Running", "Succeeded"], ["Succeeded"], ["Running"]], there=there)
+    monkeypatch.setattr(job_actions, "_kubernetes", lambda _: cluster)
+    monkeypatch.setitem(sys.modules, "kubernetes", ModuleType("kubernetes"))
+    monkeypatch.setitem(sys.modules, "kubernetes.client", SimpleNamespace(ApiException=_Gone))
+    act(stream(stop={"spark_application": {"name": "orders", "namespace": "streams"}}), poll_interval=0)
+    assert not cluster.there
+    assert cluster.phases == [["Running"]]  # not asked any more
+    assert cluster.asked == "streams: sparkoperator.k8s.io/app-name=orders"
