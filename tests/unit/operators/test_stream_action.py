@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from airflow_ckpt_provider.operators import job_actions
 from airflow_ckpt_provider.operators.stream_action import (
     AFTER_STOP,
     BEGUN,
+    ENDED,
     StreamActionFailedError,
     StreamActionOperator,
 )
@@ -271,6 +273,16 @@ def test_a_dag_is_triggered_and_waited_for() -> None:
     with pytest.raises(DagRunTriggerException) as caught:
         act(of, "start", options='{"options": {"0": {"startingVersion": "42"}}}')
     assert caught.value.conf["options"] == {"options": {"0": {"startingVersion": "42"}}}
+
+
+def test_a_stop_by_a_dag_says_since_when_though_airflow_waits_for_it_without_this_task() -> None:
+    kept: dict[str, str] = {}
+    before = datetime.now(UTC)
+    task = StreamActionOperator(task_id="stop", stream=stream(stop={"dag": "stop_orders"}), action="stop")
+    ti = SimpleNamespace(xcom_push=kept.__setitem__)
+    with pytest.raises(DagRunTriggerException):  # the runner of tasks waits, and then calls the task a success
+        task.execute({"params": {}, "task": task, "ti": ti})  # type: ignore[typeddict-item]
+    assert before <= datetime.fromisoformat(kept[ENDED]) <= datetime.now(UTC)
 
 
 def test_what_a_form_or_a_checkpoint_names_is_no_template_for_the_triggered_dag() -> None:
