@@ -116,16 +116,18 @@ class Policy:
         """
         values: dict[str, Any] = {}
         for rule, value in rules.items():
-            name = rule.replace("_", "-").removeprefix("keep-")
+            name = str(rule).replace("_", "-").removeprefix("keep-")
+            field = "tags" if name == "tag" else name.replace("-", "_")
             if value in (None, "", "None", [], ()):
                 continue
+            if field in values:
+                raise RefusedError(f"keep-{name} is given twice", hint="remove one: a rule has several spellings")
             if name == "tag":
-                each = [value] if isinstance(value, str) else value
-                values["tags"] = tuple(tuple(part.strip() for part in str(tags).split(",")) for tags in each)
+                values[field] = tuple(map(_tags, value if isinstance(value, list | tuple) else [value]))
             elif name in SPAN_RULES:
-                values[name.replace("-", "_")] = Span.parse(str(value))
+                values[field] = Span.parse(str(value))
             elif name in COUNT_RULES:
-                values[name] = _count(name, value)
+                values[field] = _count(name, value)
             else:
                 known = ", ".join((*COUNT_RULES, *SPAN_RULES, "tag"))
                 raise RefusedError(f"there is no rule {rule!r}", hint=f"rules are: {known}")
@@ -160,6 +162,15 @@ def _count(name: str, value: Any) -> int:
     if not text.isdecimal():
         raise RefusedError(f"keep-{name} is {value!r}", hint="give a whole number, or unlimited")
     return int(text)
+
+
+def _tags(value: Any) -> tuple[str, ...]:
+    """Tags that a backup has to have, all of them. What no backup could have would silently keep none."""
+    is_text = isinstance(value, str | int) and not isinstance(value, bool)
+    parts = tuple(part.strip() for part in str(value).split(",")) if is_text else ()
+    if not parts or not all(parts):
+        raise RefusedError(f"keep-tag is {value!r}", hint="give `key` or `key=value`, several with commas between")
+    return parts
 
 
 def _week(time: datetime) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ class StreamDags(ScheduledDags, ManualDags):
 
 
 def stream_dags(
-    streams: str | Streams | Iterable[Stream] | None = None,
+    streams: str | os.PathLike[str] | Streams | Iterable[Stream] | None = None,
     *,
     factory: type[StreamDags] = StreamDags,
     per_stream: bool = False,
@@ -57,9 +57,13 @@ def stream_dags(
     :param prefix: what the ids of the DAGs begin with; ``None``: ``dag_prefix`` in the section ``[ckpt]``, else ``ckpt``.
         The page looks for the DAGs of its forms by that option.
     :param settings: more for the factory: ``default_args``, ``tags``.
-    :raises RefusedError: the file has problems: Airflow shows all of them as the import error.
+    :raises RefusedError: the file has problems: Airflow shows all of them as the import error; or there are no streams.
     """
     found = _streams(streams, sys._getframe(1).f_globals.get("__file__"))
+    if not found:
+        raise RefusedError(
+            "there are no streams", hint="give some, or remove the file of DAGs: none is backed up by it"
+        )
     prefix = prefix or configured_prefix()
     groups: Mapping[str, Streams] = {prefix: found}
     if per_stream:
@@ -82,12 +86,12 @@ def _by_id(dags: Iterable[DAG]) -> dict[str, DAG]:
     return found
 
 
-def _streams(given: str | Streams | Iterable[Stream] | None, caller: str | None) -> Streams:
+def _streams(given: str | os.PathLike[str] | Streams | Iterable[Stream] | None, caller: str | None) -> Streams:
     if given is None:
         return configured_streams()
     if isinstance(given, Streams):
         return given
-    if isinstance(given, str):
+    if isinstance(given, str | os.PathLike):
         beside = os.path.dirname(os.path.abspath(caller)) if caller else os.getcwd()
         return load_streams(os.path.join(beside, given), settings=configured_settings())
     return Streams(given)

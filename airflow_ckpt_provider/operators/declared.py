@@ -99,6 +99,11 @@ class DeclaredOperator(LineageOperator):
         for place, companions in COMPANIONS.items():
             if place in here and place not in unset:
                 unset -= set(companions)
+        if "repository" in unset and "repository_conn_id" in here and "repository_conn_id" not in unset:
+            from airflow_ckpt_provider.places import repository_uri
+
+            if repository_uri(text(getattr(self, "repository_conn_id", None))):
+                unset.discard("repository")  # the connection that is given names another one
         for field in unset:
             if here[field] in known:
                 setattr(self, field, known[here[field]])

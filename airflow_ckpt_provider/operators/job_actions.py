@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,6 +14,8 @@ from airflow_ckpt_provider.streams.stream import Stream
 
 _PAUSED, _UNPAUSED = "PAUSED", "UNPAUSED"
 _GROUP, _VERSION, _PLURAL = "sparkoperator.k8s.io", "v1beta2", "sparkapplications"
+#: Label of the pods of an application, and the phases of a pod whose containers have all ended.
+_APP_NAME, _ENDED = "sparkoperator.k8s.io/app-name", ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
@@ -165,27 +168,35 @@ def _runs(hook: Any, job_id: str, *, active: bool) -> list[Any]:
     return found.get("runs") or []
 
 
-def spark_application(application: SparkApplication, action: str) -> Wait | None:
-    """Create an application, or delete it; return what is waited for: that it is gone.
+def spark_application(application: SparkApplication, action: str, directory: str | None) -> Wait | None:
+    """Create an application, or delete it; return what is waited for: that it and its pods are gone.
 
     :param application: the application.
     :param action: what the declaration calls it.
+    :param directory: where a relative path of its manifest begins; ``None``: in that of the process.
     """
+    if application.is_created_by(action):
+        manifest = _manifest(os.path.join(directory or "", application.file or ""))
+        _kubernetes(application.conn_id).create_custom_object(**_at(application.namespace), body=manifest)
+        return None
     hook = _kubernetes(application.conn_id)
     at = _at(application.namespace)
-    if (application.do or ("delete" if action == "stop" else "create")) == "create":
-        if not application.file:
-            raise RefusedError(f"{application.name} has no file", hint="give the manifest: spark_application.file")
-        with open(application.file, encoding="utf-8") as file:
-            hook.create_custom_object(**at, body=file.read())
-        return None
     about = {"namespace": application.namespace, "name": application.name}
     what = f"{application.namespace}/{application.name} to be deleted"
     wait = Wait(what, "application_gone", application.conn_id or "", about)
-    if _application_is_gone(wait):
-        return None
-    hook.delete_custom_object(**at, name=application.name)
-    return wait
+    if _is_there(hook, wait):
+        hook.delete_custom_object(**at, name=application.name)
+    return None if _application_is_gone(wait) else wait
+
+
+def _manifest(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as e:
+        said = e.strerror if isinstance(e, OSError) else e
+        hint = "correct spark_application.file; a relative path begins at the directory of streams.yaml"
+        raise RefusedError(f"{path} cannot be read: {said}", hint=hint) from e
 
 
 def _kubernetes(conn_id: str | None) -> Any:
@@ -204,16 +215,26 @@ def _at(namespace: str) -> dict[str, str]:
 
 
 def _application_is_gone(wait: Wait) -> bool:
+    """Whether nothing of it runs any more: its pods are deleted after it, and its driver writes until then."""
     hook = _kubernetes(wait.conn_id or None)
+    if _is_there(hook, wait):
+        return False
+    pods = hook.core_v1_client.list_namespaced_pod(
+        wait.about["namespace"], label_selector=f"{_APP_NAME}={wait.about['name']}"
+    )
+    return all(pod.status.phase in _ENDED for pod in pods.items)
+
+
+def _is_there(hook: Any, wait: Wait) -> bool:
     from kubernetes.client import ApiException
 
     try:
         hook.get_custom_object(**_at(wait.about["namespace"]), name=wait.about["name"])
     except ApiException as e:
         if e.status == 404:
-            return True
+            return False
         raise
-    return False
+    return True
 
 
 _LOOKS: dict[str, Callable[[Wait], bool]] = {

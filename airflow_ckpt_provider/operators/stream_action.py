@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: XCom by which an action that was begun is known.
 BEGUN = "begun"
-#: XCom of when an action had ended, in ISO 8601: since then a stream is stopped.
+#: XCom of when an action had ended, in ISO 8601: since then a stream is stopped. That of a DAG may be when it was triggered.
 ENDED = "ended"
 #: XCom of a start: the stop of this run that it came after, by its :data:`BEGUN`; empty where there was none.
 AFTER_STOP = "after_stop"
@@ -167,6 +167,8 @@ class StreamActionOperator(DeclaredOperator):
         if action.command:
             self._command(stream, what, action.command)
         elif action.dag:
+            # Airflow's runner of tasks triggers it and waits, and comes back here only after a deferral. An earlier time is safe.
+            _note_end(context)
             self._triggering(stream, what, action, context).execute(context)
         elif action.operator:
             named, arguments = action.operator.operator, dict(action.operator.arguments)
@@ -175,7 +177,7 @@ class StreamActionOperator(DeclaredOperator):
         elif action.databricks_job:
             self._wait(databricks_job(action.databricks_job, what, stream), end_time)
         elif action.spark_application:
-            self._wait(spark_application(action.spark_application, what), end_time)
+            self._wait(spark_application(action.spark_application, what, self._directory()), end_time)
 
     def _wait(self, wait: Wait | None, end_time: float) -> None:
         """Wait on this worker, or hand over to the triggerer."""
@@ -268,9 +270,13 @@ class StreamActionOperator(DeclaredOperator):
 
 def _ended(stream: Stream, what: str, action: Action, context: Context) -> dict[str, Any]:
     """Note when the action had ended, and return what the task says of it."""
+    _note_end(context)
+    return {"stream": stream.name, "action": what, "way": action.way}
+
+
+def _note_end(context: Context) -> None:
     if ti := context.get("ti"):
         ti.xcom_push(ENDED, datetime.now(UTC).isoformat())
-    return {"stream": stream.name, "action": what, "way": action.way}
 
 
 def by_name(dotted: str) -> Any:

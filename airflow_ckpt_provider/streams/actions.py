@@ -60,15 +60,23 @@ class DatabricksJob(Declared):
     conn_id: ConnId | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
+    def conflicts(self) -> list[tuple[str, str, str]]:
+        """A name in the place of the id."""
+        if self.job_id.isdecimal():
+            return []
+        return [("job_id", f"{self.job_id!r} is no id of a job", "give the number that the page of the job shows")]
+
 
 @dataclass(frozen=True, kw_only=True)
 class SparkApplication(Declared):
     """An application of the Spark operator for Kubernetes: it is created from a file, or deleted.
 
+    Its stop waits for its pods: the connection needs the right to list those of the namespace.
+
     :param name: its name.
     :param namespace: its namespace.
     :param do: what is done with it; the default is `delete` for `stop`, else `create`.
-    :param file: path of its manifest in YAML, for `create`.
+    :param file: path of its manifest in YAML, for `create`; a relative path begins at the directory of `streams.yaml`.
     :param conn_id: Airflow connection of type `kubernetes`.
     """
 
@@ -79,6 +87,13 @@ class SparkApplication(Declared):
     do: Literal["create", "delete"] | None = None
     file: str | None = None
     conn_id: ConnId | None = None
+
+    def is_created_by(self, action: str) -> bool:
+        """Whether an action creates it, else it deletes it.
+
+        :param action: what the declaration calls it: ``stop``, ``start``, ….
+        """
+        return (self.do or ("delete" if action == "stop" else "create")) == "create"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -371,9 +371,15 @@ class Declared:
     def __post_init__(self) -> None:
         """Read all fields, as from YAML, and check how they go together."""
         problems: list[Problem] = []
+        defaults = defaults_of(type(self))
         for name, kind in kinds_of(type(self)).items():
             value = getattr(self, name)
-            if value is None or (default_of(type(self), name) is value):
+            if value is None:  # nothing is given, as in the file
+                if name not in defaults:
+                    wrong(problems, (), f"{name} is missing", f"give {name}")
+                object.__setattr__(self, name, defaults.get(name))
+                continue
+            if default_of(type(self), name) is value:
                 continue
             object.__setattr__(self, name, kind.read(value, (name,), problems))
         if not problems:

@@ -286,7 +286,7 @@ class Stream(Declared):
         return (source and source.conn_id) or self.kafka_conn_id
 
     def conflicts(self) -> list[tuple[str, str, str]]:
-        """Objectives that cannot be met, a source that nobody can ask, and a drill without backups."""
+        """Objectives that cannot be met, a source that nobody can ask, an application of nothing, and a drill without backups."""
         found = []
         rpo, schedule = self.objectives.rpo, self.schedule
         if rpo and isinstance(schedule, timedelta) and schedule > rpo:
@@ -294,6 +294,12 @@ class Stream(Declared):
             found.append(("backup", said, "back up at least as often as rpo, or leave schedule out"))
         if self.sources.get("kafka") and not self.kafka:
             found.append(("sources", "kafka has no connection", "give sources.kafka.conn_id or kafka_conn_id"))
+        for what in ("stop", "start", "deploy", "roll_back"):
+            action: Action | None = getattr(self, what)
+            application = action and action.spark_application
+            if application and application.is_created_by(what) and not application.file:
+                said = f"the application {application.name} has no file"
+                found.append((what, said, "give the manifest that it is created from: file"))
         if self.drill and not self.repository:
             hint = "declare repository: a drill restores the newest backup in it"
             found.append(("drill", "there is no repository", hint))

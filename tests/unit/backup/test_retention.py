@@ -143,6 +143,31 @@ def test_what_is_no_span_is_refused(text: str) -> None:
         Span.parse(text)
 
 
+@pytest.mark.parametrize(
+    "tags",
+    [{"env": "prod"}, [{"env": "prod"}], [["a", "b"]], True, [True], "a,,b", ["", "a"], " ", [None]],
+    ids=repr,
+)
+def test_tags_that_no_backup_could_have_are_refused(tags: object) -> None:
+    # `tag: [env: prod]` of YAML is a mapping: it would keep nothing, and the backups that were meant would expire.
+    with pytest.raises(RefusedError, match=r"keep-tag is .*\nHINT: give `key` or `key=value`"):
+        Policy.parse({"daily": 30, "tag": tags})
+
+
+def test_tags_of_one_text_of_several_and_of_a_number() -> None:
+    assert Policy.parse({"tag": "a, b=1"}).tags == (("a", "b=1"),)
+    assert Policy.parse({"keep-tag": ["a", 2024]}).tags == (("a",), ("2024",))
+    assert Policy.parse({"tag": 2024}).tags == (("2024",),)
+
+
+@pytest.mark.parametrize(
+    "rules", [{"daily": 30, "keep-daily": 3}, {"within-daily": "30d", "within_daily": "1d"}], ids=repr
+)
+def test_a_rule_in_two_spellings_is_refused(rules: dict[str, object]) -> None:
+    with pytest.raises(RefusedError, match=r"keep-(within-)?daily is given twice"):
+        Policy.parse(rules)
+
+
 def test_a_policy_in_words_and_json() -> None:
     given = Policy(last=3, within_daily=Span(days=14), tags=(("a", "b=1"), ("c",)), monthly=UNLIMITED)
     assert str(given) == "keep-last 3, keep-monthly unlimited, keep-within-daily 14d, keep-tag a,b=1 or c"

@@ -427,3 +427,12 @@ def test_the_queries_of_an_application_are_upgraded_together(tmp_path: Path, per
     assert {"upgrade.drained.orders", "upgrade.drained.returns"} <= set(dag.task_dict)
     assert [dag.task_dict[f"upgrade.{each}"].stream for each in ("stop", "start_old")] == ["orders", "orders"]
     assert dag.task_dict["upgrade.start"].retries == 0
+
+
+def test_a_file_may_be_a_path_and_no_streams_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "streams.yaml"
+    file.write_text("streams: {orders: {checkpoint: /c/orders}}")
+    assert stream_dags(file).keys() == stream_dags(str(file)).keys()
+    # Such as all that a filter has left: their backups would silently end.
+    with pytest.raises(RefusedError, match="there are no streams"):
+        stream_dags([])

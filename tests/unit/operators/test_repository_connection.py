@@ -12,6 +12,7 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.hooks.ckpt_repository import CkptRepositoryHook
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
+from airflow_ckpt_provider.streams.stream import Stream
 
 KEY = "a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2U="
 
@@ -46,3 +47,14 @@ def test_a_connection_that_names_no_repository_is_refused(connect: Any) -> None:
         connect(kind)
         with pytest.raises(RefusedError, match="connection 'vault' names no repository"):
             CkptRepositoryHook("vault").get_conn()
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("ckpt_repository", None), ("aws", "/backups")])
+def test_the_repository_that_a_given_connection_names_comes_before_that_of_the_stream(
+    connect: Any, run: Any, kind: str, wanted: str | None
+) -> None:
+    connect(kind, repository="/copies")
+    orders = Stream("orders", checkpoint="/c/orders", repository="/backups", repository_conn_id="other")
+    task = CheckpointVerifyOperator(task_id="v", stream=orders, repository_conn_id="vault")
+    task.render_template_fields(run())
+    assert (task.repository, task.repository_conn_id, task.name) == (wanted, "vault", "orders")

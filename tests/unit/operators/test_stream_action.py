@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +22,11 @@ from airflow.sdk.exceptions import (
 )
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_ckpt_provider.operators import job_actions
 from airflow_ckpt_provider.operators.stream_action import (
     AFTER_STOP,
     BEGUN,
+    ENDED,
     StreamActionFailedError,
     StreamActionOperator,
 )
@@ -270,6 +275,16 @@ def test_a_dag_is_triggered_and_waited_for() -> None:
     assert caught.value.conf["options"] == {"options": {"0": {"startingVersion": "42"}}}
 
 
+def test_a_stop_by_a_dag_says_since_when_though_airflow_waits_for_it_without_this_task() -> None:
+    kept: dict[str, str] = {}
+    before = datetime.now(UTC)
+    task = StreamActionOperator(task_id="stop", stream=stream(stop={"dag": "stop_orders"}), action="stop")
+    ti = SimpleNamespace(xcom_push=kept.__setitem__)
+    with pytest.raises(DagRunTriggerException):  # the runner of tasks waits, and then calls the task a success
+        task.execute({"params": {}, "task": task, "ti": ti})  # type: ignore[typeddict-item]
+    assert before <= datetime.fromisoformat(kept[ENDED]) <= datetime.now(UTC)
+
+
 def test_what_a_form_or_a_checkpoint_names_is_no_template_for_the_triggered_dag() -> None:
     of = stream(deploy={"dag": {"dag_id": "deploy_{{ 1 + 1 }}", "conf": {"cluster": "{{ task.task_id }}"}}})
     given = "{{ conn.vault.password }}"
@@ -307,3 +322,67 @@ def test_a_kubernetes_application_needs_its_provider() -> None:
 
     with pytest.raises(AirflowOptionalProviderFeatureException, match="apache-airflow-providers-cncf-kubernetes"):
         act(stream(stop={"spark_application": {"name": "orders"}}))
+
+
+class _Kubernetes:
+    def __init__(self) -> None:
+        self.created: list[str] = []
+
+    def create_custom_object(self, *, body: str, **_: str) -> None:
+        self.created.append(body)
+
+
+def test_the_manifest_of_an_application_is_beside_the_file_that_declares_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = _Kubernetes()
+    monkeypatch.setattr(job_actions, "_kubernetes", lambda _: cluster)
+    file = tmp_path / "streams.yaml"
+    start = "{spark_application: {name: orders, file: orders.yaml}}"
+    file.write_text(f"streams: {{orders: {{checkpoint: /checkpoints/orders, start: {start}}}}}")
+
+    def do_it() -> None:
+        StreamActionOperator(task_id="act", stream="orders", streams_file=str(file), action="start").execute({})  # type: ignore[typeddict-item]
+
+    with pytest.raises(AirflowFailException, match=rf"{tmp_path}/orders\.yaml cannot be read: No such file"):
+        do_it()
+    (tmp_path / "orders.yaml").write_text("kind: SparkApplication")
+    do_it()
+    assert cluster.created == ["kind: SparkApplication"]
+
+
+class _Gone(Exception):
+    status = 404
+
+
+class _Cluster:
+    """An application whose object is deleted at once, and whose pods end later, as Kubernetes collects them."""
+
+    def __init__(self, phases: list[list[str]], *, there: bool = True) -> None:
+        self.there, self.phases, self.asked = there, phases, ""
+        self.core_v1_client = self
+
+    def get_custom_object(self, **_: str) -> None:
+        if not self.there:
+            raise _Gone
+
+    def delete_custom_object(self, **_: str) -> None:
+        self.get_custom_object()
+        self.there = False
+
+    def list_namespaced_pod(self, namespace: str, *, label_selector: str) -> Any:
+        self.asked = f"{namespace}: {label_selector}"
+        phases = self.phases.pop(0) if self.phases else []
+        return SimpleNamespace(items=[SimpleNamespace(status=SimpleNamespace(phase=phase)) for phase in phases])
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["deleted", "deleted-before"])
+def test_an_application_is_stopped_when_its_driver_has_ended(monkeypatch: pytest.MonkeyPatch, *, there: bool) -> None:
+    cluster = _Cluster([["Running", "Running"], ["Running", "Succeeded"], ["Succeeded"], ["Running"]], there=there)
+    monkeypatch.setattr(job_actions, "_kubernetes", lambda _: cluster)
+    monkeypatch.setitem(sys.modules, "kubernetes", ModuleType("kubernetes"))
+    monkeypatch.setitem(sys.modules, "kubernetes.client", SimpleNamespace(ApiException=_Gone))
+    act(stream(stop={"spark_application": {"name": "orders", "namespace": "streams"}}), poll_interval=0)
+    assert not cluster.there
+    assert cluster.phases == [["Running"]]  # not asked any more
+    assert cluster.asked == "streams: sparkoperator.k8s.io/app-name=orders"

@@ -130,6 +130,44 @@ def test_python_is_told_all_problems_at_once() -> None:
     assert "did you mean 'command'?" in str(caught.value)
 
 
+@pytest.mark.parametrize("given", ["checkpoint", "sinks", "backup", "retention", "watch"])
+def test_none_in_python_means_what_nothing_in_the_file_means(given: str) -> None:
+    fields = {"checkpoint": "/c/orders", given: None}
+    if given == "checkpoint":  # such as os.environ.get("CHECKPOINT")
+        with pytest.raises(DeclarationError, match="checkpoint is missing"):
+            Stream("orders", **fields)
+    else:
+        declared = parse_streams(f"streams: {{orders: {{checkpoint: /c/orders, {given}: }}}}")["orders"]
+        assert Stream("orders", **fields) == declared
+
+
+def test_a_rule_of_retention_that_keeps_nothing_is_told_where() -> None:
+    text = "streams:\n  orders:\n    checkpoint: /c/orders\n    retention: {daily: 30, tag: [env: prod]}\n"
+    with pytest.raises(DeclarationError, match=r"line 4, streams\.orders\.retention: keep-tag is "):
+        parse_streams(text)
+    with pytest.raises(DeclarationError, match="retention: there is no rule 1"):
+        Stream("orders", checkpoint="/c/orders", retention={1: 2})
+
+
+@pytest.mark.parametrize(
+    ("field", "action", "message"),
+    [
+        # They would fail once the stream is stopped.
+        ("start", {"spark_application": {"name": "orders"}}, "start: the application orders has no file"),
+        ("stop", {"spark_application": {"name": "orders", "do": "create"}}, "stop: the application orders has no file"),
+        (
+            "stop",
+            {"databricks_job": {"job_id": "orders-job"}},
+            "stop.databricks_job.job_id: 'orders-job' is no id of a job",
+        ),
+    ],
+)
+def test_an_action_that_cannot_be_done_is_refused_before(field: str, action: dict[str, object], message: str) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        parse_streams(yaml.safe_dump({"streams": {"orders": {"checkpoint": "/c/orders", field: action}}}))
+    assert message in str(caught.value)
+
+
 def test_every_problem_of_a_file_is_told_at_once_with_its_line() -> None:
     assert problems_of(
         """\
