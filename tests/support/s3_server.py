@@ -179,8 +179,17 @@ def running_s3_server(directory: Path) -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """One server for the session; take a bucket each with ``s3_server.make_bucket()``."""
-    with running_s3_server(tmp_path_factory.mktemp("s3")) as server:
+    with pytest.MonkeyPatch.context() as patch, running_s3_server(tmp_path_factory.mktemp("s3")) as server:
+        _read_descriptions_once(patch)
         yield server
+
+
+def _read_descriptions_once(patch: pytest.MonkeyPatch) -> None:
+    """Let botocore parse its megabyte of JSON about S3 once, and not for the client of each test."""
+    from botocore.loaders import JSONFileLoader
+
+    read = JSONFileLoader().load_file
+    patch.setattr(JSONFileLoader, "load_file", staticmethod(functools.cache(read)))
 
 
 def _start(directory: Path) -> tuple[subprocess.Popen[bytes], int]:
