@@ -56,13 +56,13 @@ class ReadData:
         """
         if text in ("all", "100%"):
             return cls()
-        if match := re.fullmatch(r"(\d+)/(\d+)", text):
+        if match := re.fullmatch(r"(\d{1,6})/(\d{1,6})", text):
             part, parts = int(match[1]), int(match[2])
             if 1 <= part <= parts:
                 return cls(part, parts)
-        if (match := re.fullmatch(r"(\d+(?:\.\d+)?)%", text)) and 0 < float(match[1]) <= 100:
+        if (match := re.fullmatch(r"(\d{1,3}(?:\.\d{1,9})?)%", text)) and 0 < float(match[1]) <= 100:
             return cls(percent=float(match[1]))
-        raise RefusedError(f"cannot read {text!r} of the data", hint="use all, n/t with 1 <= n <= t, or x%")
+        raise RefusedError(f"cannot read {text!r} of the data", hint="use all, n/t with 1 <= n <= t <= 999999, or x%")
 
     @property
     def days(self) -> int | None:

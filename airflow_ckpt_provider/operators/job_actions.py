@@ -177,7 +177,7 @@ def spark_application(application: SparkApplication, action: str, directory: str
     """
     if application.is_created_by(action):
         manifest = _manifest(os.path.join(directory or "", application.file or ""))
-        _kubernetes(application.conn_id).create_custom_object(**_at(application.namespace), body=manifest)
+        _create(application, manifest)
         return None
     hook = _kubernetes(application.conn_id)
     at = _at(application.namespace)
@@ -187,6 +187,21 @@ def spark_application(application: SparkApplication, action: str, directory: str
     if _is_there(hook, wait):
         hook.delete_custom_object(**at, name=application.name)
     return None if _application_is_gone(wait) else wait
+
+
+def _create(application: SparkApplication, manifest: str) -> None:
+    hook = _kubernetes(application.conn_id)
+    from kubernetes.client import ApiException
+
+    try:
+        hook.create_custom_object(**_at(application.namespace), body=manifest)
+    except ApiException as e:
+        if e.status != 409:
+            raise
+        raise RefusedError(
+            f"the application {application.namespace}/{application.name} exists already",
+            hint="see whether it is the one that is wanted: if so, mark this task successful; else delete it, and clear the task",
+        ) from e
 
 
 def _manifest(path: str) -> str:

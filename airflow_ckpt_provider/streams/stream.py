@@ -20,7 +20,7 @@ _PRESETS = ("@hourly", "@daily", "@weekly", "@monthly")
 _LONGEST_INTERVAL = timedelta(days=3660)
 #: As Airflow takes them.
 _TAG = Text("a tag of at most 100 characters", r".{1,100}", "give a shorter one")
-_SHARE = r"all|\d+/[1-9]\d*|\d+(\.\d+)?%"
+_SHARE = r"all|\d{1,6}/[1-9]\d{0,5}|\d{1,3}(\.\d{1,9})?%"
 
 
 def _is_schedule(text: str) -> bool:
@@ -106,6 +106,12 @@ class Objectives(Declared):
     rpo: timedelta | None = None
     rto: timedelta | None = None
     restorable_for: timedelta | None = None
+
+    def conflicts(self) -> list[tuple[str, str, str]]:
+        """An age that no schedule of backups can keep."""
+        if self.rpo is None or self.rpo >= timedelta(seconds=1):
+            return []
+        return [("rpo", f"{format_duration(self.rpo)} is less than a second", "give at least 1s")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,8 @@ def test_parse(text: str, parsed: ReadData) -> None:
         "1/0",
         "-1/8",
         "1/8/2",
+        "1/99999999999",
+        f"1/{'9' * 5000}",
         "0%",
         "101%",
         "5",
@@ -66,7 +68,7 @@ def test_parse_refuses(text: str) -> None:
     with pytest.raises(RefusedError) as error:
         ReadData.parse(text)
     assert error.value.message == f"cannot read {text!r} of the data"
-    assert error.value.hint == "use all, n/t with 1 <= n <= t, or x%"
+    assert error.value.hint == "use all, n/t with 1 <= n <= t <= 999999, or x%"
 
 
 def entries(count: int) -> list[FileEntry]:

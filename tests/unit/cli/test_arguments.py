@@ -159,12 +159,12 @@ def test_examples_are_of_verbs_that_there_are_and_fit_a_terminal():
         (
             ["verify", "a", "latest", "--read-data=9/3"],
             "cannot read '9/3' of the data",
-            "use all, n/t with 1 <= n <= t, or x%",
+            "use all, n/t with 1 <= n <= t <= 999999, or x%",
         ),
         (
             ["verify", "a", "--read-data", "120%"],
             "cannot read '120%' of the data",
-            "use all, n/t with 1 <= n <= t, or x%",
+            "use all, n/t with 1 <= n <= t <= 999999, or x%",
         ),
         (
             ["unseal", "a", "--plan", "1", "--force"],

@@ -324,14 +324,29 @@ def test_a_kubernetes_application_needs_its_provider() -> None:
         act(stream(stop={"spark_application": {"name": "orders"}}))
 
 
+class _ApiError(Exception):
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+
+@pytest.fixture
+def kubernetes_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package of the client, which the provider brings and this environment has not."""
+    monkeypatch.setitem(sys.modules, "kubernetes", ModuleType("kubernetes"))
+    monkeypatch.setitem(sys.modules, "kubernetes.client", SimpleNamespace(ApiException=_ApiError))
+
+
 class _Kubernetes:
     def __init__(self) -> None:
         self.created: list[str] = []
 
     def create_custom_object(self, *, body: str, **_: str) -> None:
+        if body in self.created:
+            raise _ApiError(409)
         self.created.append(body)
 
 
+@pytest.mark.usefixtures("kubernetes_client")
 def test_the_manifest_of_an_application_is_beside_the_file_that_declares_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,10 +364,10 @@ def test_the_manifest_of_an_application_is_beside_the_file_that_declares_it(
     (tmp_path / "orders.yaml").write_text("kind: SparkApplication")
     do_it()
     assert cluster.created == ["kind: SparkApplication"]
-
-
-class _Gone(Exception):
-    status = 404
+    with pytest.raises(
+        AirflowFailException, match="the application default/orders exists already\nHINT: see whether it is"
+    ):
+        do_it()
 
 
 class _Cluster:
@@ -364,7 +379,7 @@ class _Cluster:
 
     def get_custom_object(self, **_: str) -> None:
         if not self.there:
-            raise _Gone
+            raise _ApiError(404)
 
     def delete_custom_object(self, **_: str) -> None:
         self.get_custom_object()
@@ -376,12 +391,11 @@ class _Cluster:
         return SimpleNamespace(items=[SimpleNamespace(status=SimpleNamespace(phase=phase)) for phase in phases])
 
 
+@pytest.mark.usefixtures("kubernetes_client")
 @pytest.mark.parametrize("there", [True, False], ids=["deleted", "deleted-before"])
 def test_an_application_is_stopped_when_its_driver_has_ended(monkeypatch: pytest.MonkeyPatch, *, there: bool) -> None:
     cluster = _Cluster([["Running", "Running"], ["Running", "Succeeded"], ["Succeeded"], ["Running"]], there=there)
     monkeypatch.setattr(job_actions, "_kubernetes", lambda _: cluster)
-    monkeypatch.setitem(sys.modules, "kubernetes", ModuleType("kubernetes"))
-    monkeypatch.setitem(sys.modules, "kubernetes.client", SimpleNamespace(ApiException=_Gone))
     act(stream(stop={"spark_application": {"name": "orders", "namespace": "streams"}}), poll_interval=0)
     assert not cluster.there
     assert cluster.phases == [["Running"]]  # not asked any more

@@ -80,7 +80,7 @@ def test_many_findings_are_cut_short_in_the_message_but_not_in_the_report(backup
             {"backup_id": "20200101T000000Z-b000001"},
             "{repository} holds no backup 20200101T000000Z-b000001\nHINT: `airflow-ckpt backups REPOSITORY` lists what there is",
         ),
-        ({"read_data": "some"}, "cannot read 'some' of the data\nHINT: use all, n/t with 1 <= n <= t, or x%"),
+        ({"read_data": "some"}, "cannot read 'some' of the data\nHINT: use all, n/t with 1 <= n <= t <= 999999, or x%"),
         ({"backup_id": ""}, "backup_id is empty\nHINT: give backup_id, or check the template that it comes from"),
     ],
 )

@@ -232,6 +232,8 @@ bakups: 1
             "'a' has the name 'a' in the same repository",
         ),
         ("streams:\n  a: {checkpoint: /a, objectives: {rpo: 1h}, backup: {schedule: 2h}}", 2, "streams.a.backup", "less often"),
+        ("streams:\n  a: {checkpoint: /a, objectives: {rpo: 1ms}}", 2, "streams.a.objectives.rpo", "less than a second"),
+        (f"streams:\n  a: {{checkpoint: /a, backup: {{verify: 1/{'9' * 5000}}}}}", 2, "streams.a.backup.verify", "is not a part"),
         ("streams:\n  a: {checkpoint: /a, sources: {kafka: {}}}", 2, "streams.a.sources", "kafka has no connection"),
         ("streams:\n  None: {checkpoint: /a}", 2, "streams.None", "'None' cannot be the name of a stream"),
         ("streams: {}", 1, "streams", "there are no streams"),
