@@ -10,9 +10,8 @@ export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/.venv/bin/python
 # Airflow picks up the checkout's own settings only; see dev/run_airflow.py.
 export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
-# Tests at a time: more than there are cores, since many wait for a Spark, a broker or a store; 3 to 4 GB are needed for each.
-export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + \
-	$$(awk '/^MemAvailable/ {kib = $$2} END {print (kib > 16000000) ? 2 : 1}' /proc/meminfo 2>/dev/null | grep . || echo 1) )))
+# Tests at a time: one more than there are cores, since many wait for a Spark, a broker or a store. Two more were no faster.
+export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 # Temporary files in memory where there is room.
 TESTS := dev/in-memory.sh $(PY) -m pytest
 # More arguments for pytest, as in: make test ARGS="-k restore -x"
