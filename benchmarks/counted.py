@@ -62,8 +62,22 @@ class Counted:
 
     def _apart(self, tree: str, tool: str) -> int:
         """Files that the store copied for a tool's first backup, though it packs the others."""
-        row = self.row(tree, tool, Step.FIRST)
-        return int(row["where"].get("COPY objects", 0)) if row and "packs" in tool else 0
+        return self._where(tree, tool, Step.FIRST).get("COPY objects", 0) if "packs" in tool else 0
+
+    def _where(self, tree: str, tool: str, step: Step) -> Mapping[str, int]:
+        """Requests of a step of ours by what they were for, where that was kept."""
+        row = self.row(tree, tool, step)
+        return row.get("where", {}) if row else {}
+
+    def renewals(self, tree: str, tool: str, step: Step) -> int:
+        """Requests of a step of ours that renew its lease: of a backup each 15 seconds, of a change each quarter of its lease.
+
+        Without any, a backup writes its lease twice, and a change lists and writes its attempt twice each.
+        """
+        asked = self._where(tree, tool, step)
+        backup = asked.get("PUT running", 0) - 2
+        change = sum(asked.get(f"{kind} changes", 0) for kind in ("LIST", "PUT", "GET")) - 4
+        return 2 * max(0, backup) + max(0, change)
 
     def packs(self, tree: str) -> int:
         """Packs that hold what a backup of the tree holds."""
