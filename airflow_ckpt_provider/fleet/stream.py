@@ -108,7 +108,8 @@ class Stream:
         if self.backup is None or progress is None or self.batches_behind != 0 or progress.gap != 0:
             return False
         # A batch of the same number that was run again after a rewind was planned at another time.
-        planned = self.backup.facts.get("batch_times", {}).get(str(self.backup.batch_id))
+        times = self.backup.facts.get("batch_times")
+        planned = times.get(str(self.backup.batch_id)) if isinstance(times, Mapping) else None
         is_same = progress.batch_time is not None and progress.batch_time.isoformat() == planned
         return is_same and progress.query_id == self.backup.query_id
 

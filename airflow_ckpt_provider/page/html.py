@@ -105,10 +105,16 @@ def change_page(head: Head, change: ChangeRecord, row: StreamRow | None) -> str:
     return _render("change.html", head, f"{change.kind} {change.plan_id}", change=change, row=row, mine=mine)
 
 
-def backup_page(head: Head, point: BackupPoint, manifest: Manifest | None) -> str:
-    """One backup; ``manifest`` has its files, unless it cannot be read."""
+def backup_page(head: Head, point: BackupPoint, manifest: Manifest | None, restore: str) -> str:
+    """One backup.
+
+    :param head: what all pages have in common.
+    :param point: the backup.
+    :param manifest: has its files, unless it cannot be read.
+    :param restore: the command that restores it, for a shell.
+    """
     shown = [manifest.files[at] for at in range(min(len(manifest.files), _MOST_FILES))] if manifest else []
-    return _render("backup.html", head, point.backup_id, point=point, manifest=manifest, files=shown)
+    return _render("backup.html", head, point.backup_id, point=point, manifest=manifest, files=shown, restore=restore)
 
 
 def message_page(head: Head, title: str, message: str) -> str:

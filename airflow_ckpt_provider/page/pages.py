@@ -11,7 +11,7 @@ from airflow_ckpt_provider.backup.manifest import Manifest, manifest_path
 from airflow_ckpt_provider.backup.names import is_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
-from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError
+from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, command
 from airflow_ckpt_provider.fleet.report import read_reports, rows_of
 from airflow_ckpt_provider.page.backup_point import BackupPoint, read_backups, read_points
 from airflow_ckpt_provider.page.change_record import changes_of, read_change
@@ -138,7 +138,9 @@ class Pages:
             raise NotThereError(f"stream {name!r} has no backup {backup_id!r}")
         if point is None:
             raise NotThereError(f"backup {backup_id} is older than the ones that are shown: see airflow-ckpt backups")
-        return backup_page(self._head(), point, manifest)
+        checkpoint = manifest.checkpoint if manifest else ""
+        words = ("restore", self.repository.location.uri, backup_id, checkpoint, "--name", name, "--replace")
+        return backup_page(self._head(), point, manifest, command(*words))
 
     def rows_named(self, name: str) -> list[StreamRow]:
         """One stream as it was reported; several where reports call several checkpoints so.

@@ -8,6 +8,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,10 @@ class TestLimits:
         change(streams / "orders")
         fleet = look(streams, repository, Limits(max_age=0.0))
         assert row(fleet).backup_is_current is is_current
+        backup = row(fleet).backup
+        assert backup is not None
+        forged = replace(row(fleet), backup=replace(backup, facts={"batch_times": ["of a kind that nobody wrote"]}))
+        assert forged.backup_is_current is False
         assert bool(problems(fleet)) is not is_current
 
     @pytest.mark.parametrize(("most", "broken"), [(None, False), (1, True), (2, False)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -18,6 +19,7 @@ from airflow_ckpt_provider.backup.notes import hold, record_verification
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.cli.main import build_parser
 from airflow_ckpt_provider.fleet.discovery import discover
 from airflow_ckpt_provider.fleet.fleet import Fleet, inspect_fleet
 from airflow_ckpt_provider.fleet.report import keep_report, read_reports, rows_of
@@ -182,6 +184,21 @@ def test_a_hostile_manifest_and_plan_are_text(checkpoint: Checkpoint, repository
     pages = Pages(repository, FileLinks())
     for page in (pages.backup("orders", made.manifest.backup_id), pages.change("1234abcd"), pages.stream("orders")):
         assert "<script>alert(1)</script>" in harmless(page).text
+
+
+def test_the_command_on_the_page_of_a_backup_restores_it_wherever_it_is(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    repository = Repository.open_or_create(open_location(str(tmp_path / "back'ups; rm $HOME")))
+    backup = create_backup(checkpoint, repository, name="orders").manifest
+    page = harmless(Pages(repository, FileLinks()).backup("orders", backup.backup_id)).text
+    (shown,) = re.findall(r"airflow-ckpt restore .*", page)
+    program, *words = shlex.split(shown)
+    given = build_parser().parse_args(words)
+    assert (program, given.repository, given.backup) == ("airflow-ckpt", repository.location.uri, backup.backup_id)
+    assert (given.target, given.name, given.replace) == (backup.checkpoint, "orders", True)
+    entry = next(each for each in backup.files if each.size > 40)
+    repository.location.replace(entry.object, b"x" * entry.size)
+    record_verification(repository, verify_backup(repository, backup, read_data=ReadData()))
+    assert "airflow-ckpt restore" not in Pages(repository, FileLinks()).backup("orders", backup.backup_id)
 
 
 @pytest.mark.parametrize("name", ["", "..", "../../etc", "a/b", "nobody", HOSTILE])
