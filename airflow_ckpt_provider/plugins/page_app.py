@@ -26,7 +26,7 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.configuration import shown_by_the_page
-from airflow_ckpt_provider.errors import CkptError
+from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.page.forms import (
     HOW_TO_GET_ONE,
     DagOfForm,
@@ -269,7 +269,15 @@ def _message(title: str, message: str) -> str:
 
 def _open(shown: Shown, *, several: bool = False) -> Pages:
     places, key = shown.places, shown.key if several else ""
-    repository = Repository.open(open_place(places.repository, places.repository_conn_id))
+    try:
+        repository = Repository.open(open_place(places.repository, places.repository_conn_id))
+    except CkptError:
+        raise
+    except Exception as e:  # of a client that does not take what the connection says, for example
+        raise RefusedError(
+            f"{places.repository} cannot be opened: {type(e).__name__}: {e}",
+            hint=f"correct the Airflow connection {places.repository_conn_id or 'of this address'}",
+        ) from e
     return Pages(repository, _Links(at=key), live=True, declared=shown.declared, key=key)
 
 

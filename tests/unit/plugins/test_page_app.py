@@ -5,6 +5,7 @@ from __future__ import annotations
 import tests.support.throwaway_airflow  # isort: skip  # noqa: F401
 
 import html
+import json
 import re
 import subprocess
 import sys
@@ -289,7 +290,9 @@ def test_all_repositories_that_are_declared_are_shown(
         "  web: {checkpoint: PLACE/checkpoints/orders, repository: 'file://PLACE//backups', name_in_repository: orders}\n"
         f"  clicks: {{checkpoint: {checkpoint}, repository: {tmp_path}/second, objectives: {{rpo: 2d}}}}\n"
         f"  lost: {{checkpoint: /lost, repository: {tmp_path}/third}}\n"
+        "  wrong: {checkpoint: /wrong, repository: s3://fourth, repository_conn_id: wrong}\n"
     )
+    monkeypatch.setenv("AIRFLOW_CONN_WRONG", json.dumps({"conn_type": "aws", "extra": {"config_kwargs": {"none": 1}}}))
 
     def get(address: str) -> Any:
         return client.get(f"/ckpt/{address}", headers=as_user("user"))
@@ -297,6 +300,7 @@ def test_all_repositories_that_are_declared_are_shown(
     page = get("").text
     assert page.count('<th scope="row">') == 3  # two of this repository, and one of that: each once
     assert f"{tmp_path}/third cannot be read: " in page
+    assert "s3://fourth cannot be read: s3://fourth cannot be opened: TypeError: " in page
     links = dict(re.findall(r'<a href="(stream[^"]+)">(\w+)</a>', page))
     assert sorted(links.values()) == ["clicks", "orders", "orders"]
     for link, name in links.items():
