@@ -51,18 +51,23 @@ class Pages:
 
     def rows(self) -> list[StreamRow]:
         """The streams of all reports, and those that no report names, but a backup or a declaration."""
+        return self._as_known_now(self._as_reported())
+
+    def _as_reported(self) -> list[StreamRow]:
         now, reported = self.clock(), rows_of(read_reports(self.repository))
         known = {text(row.get("name")) for row in reported}
         others = [
             {"name": name, "checkpoint": self.declared[name].checkpoint if name in self.declared else ""}
             for name in sorted({*self.repository.names(), *self.declared} - known)
         ]
-        damaged = streams_with_records(self.repository.location)
-        rows = [self._row(row, now) for row in [*reported, *others]]
-        return in_parallel(lambda row: self._as_known_now(row, may_be_damaged=row.name in damaged), rows)
+        return [self._row(row, now) for row in [*reported, *others]]
 
-    def _as_known_now(self, row: StreamRow, *, may_be_damaged: bool) -> StreamRow:
-        """The row without its backup, where that was removed, or found damaged, since the report."""
+    def _as_known_now(self, rows: Sequence[StreamRow]) -> list[StreamRow]:
+        """The rows without their backups, where those were removed, or found damaged, since the report."""
+        damaged = streams_with_records(self.repository.location)
+        return in_parallel(lambda row: self._judged(row, may_be_damaged=row.name in damaged), rows)
+
+    def _judged(self, row: StreamRow, *, may_be_damaged: bool) -> StreamRow:
         if not (is_name(row.name) and is_name(row.backup_id)):
             return row
         try:
@@ -72,7 +77,10 @@ class Pages:
             points = read_points(self.repository, row.name, (row.backup_id,))
         except CkptError as e:
             return row.without_backup(f"cannot be judged: {e.message}")
-        return _judged_by(row, points) if points else row.without_backup("does not exist any more")
+        if not points:
+            return row.without_backup("does not exist any more")
+        (point,) = points
+        return row if point.can_be_restored else row.without_backup(f"is damaged: {'; '.join(point.why)}")
 
     def _row(self, row: Mapping[str, object], now: datetime) -> StreamRow:
         declared = self.declared.get(text(row.get("name")))
@@ -97,7 +105,6 @@ class Pages:
             raise NotThereError(f"{name!r} cannot be the name of a stream in a repository")
         backed_up = {point.manifest.checkpoint for point in backups.points[-1:] if point.manifest}
         row = next((each for each in rows if each.checkpoint in backed_up), rows[0])
-        row = _judged_by(row, backups.points)
         form = rewind(row) if rewind else None
         if restore:
             point = next((each for each in backups.points if each.backup_id == restore[0]), None)
@@ -123,7 +130,7 @@ class Pages:
         found = read_change(self.repository, plan_id)
         if found is None:
             raise NotThereError(f"this repository has no plan and no record of {plan_id!r}")
-        row = next((each for each in self.rows() if each.checkpoint == found.checkpoint), None)
+        row = next((each for each in self._as_reported() if each.checkpoint == found.checkpoint), None)
         return change_page(self._head(), found, row)
 
     def backup(self, name: str, backup_id: str) -> str:
@@ -147,10 +154,10 @@ class Pages:
 
         :raises NotThereError: neither a report nor the repository has it.
         """
-        rows = [each for each in self.rows() if each.name == name]
+        rows = [each for each in self._as_reported() if each.name == name]
         if not rows:
             raise NotThereError(f"no report and no backup is about a stream {name!r}")
-        return rows
+        return self._as_known_now(rows)
 
     def points(self, name: str) -> tuple[BackupPoint, ...]:
         """The backups that have a page."""
@@ -166,11 +173,3 @@ class Pages:
 
     def _head(self) -> Head:
         return Head(self.links, f"Repository {self.repository.location.uri}", self.clock(), self.live)
-
-
-def _judged_by(row: StreamRow, points: Sequence[BackupPoint]) -> StreamRow:
-    """The row without its backup, where one of the points says that this is damaged."""
-    point = next((each for each in points if each.backup_id == row.backup_id), None)
-    if point is None or point.can_be_restored:
-        return row
-    return row.without_backup(f"is damaged: {'; '.join(point.why)}")

@@ -31,6 +31,7 @@ from airflow_ckpt_provider.page.stream_row import Met, StreamRow
 from airflow_ckpt_provider.storage.location import SMALL
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.stream import Objectives, Stream
+from tests.support.watched_stores import watched
 
 NOW = datetime(2026, 11, 23, 8, tzinfo=UTC)
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(2)>'{{7*1911911}}{%raw%}"
@@ -296,6 +297,17 @@ def test_a_backup_that_has_expired_since_the_report_is_none(repository: Reposito
         text = harmless(page).text
         assert f"backup {backup.backup_id}, the last good one of the report, does not exist any more" in text
     assert "Last good backupnone known" in text
+
+
+def test_the_page_of_a_stream_asks_for_no_backup_of_others(repository: Repository) -> None:
+    keep(repository, [row(name=f"s{n}", checkpoint=f"/c/{n}") for n in range(30)])
+    place, store = watched(repository.location)
+    pages = Pages(Repository.open(place), FileLinks())
+    store.requests.clear()
+    pages.stream("s7")
+    assert [path for _, path in store.requests if re.search(r"/backups/s\d", path) and "/backups/s7" not in path] == []
+    pages.streams()  # the control
+    assert [path for _, path in store.requests if "/backups/s8/" in path]
 
 
 def test_a_declared_stream_that_was_never_backed_up_is_shown_and_not_known(repository: Repository) -> None:
