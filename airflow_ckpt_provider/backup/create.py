@@ -336,7 +336,7 @@ def make_for_backup(place: Location, checkpoint: Checkpoint, *, name: str | None
     try:
         return Repository.open(place)
     except RepositoryError:
-        checked_name(name) if name else name_of(checkpoint.location.name)
+        name_of(checkpoint.location.name, name)
         _check_places(checkpoint.location, place)
         _check_progress(checkpoint)
         return Repository.open_or_create(place)

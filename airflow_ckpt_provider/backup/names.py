@@ -16,12 +16,15 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and ".." not in name
 
 
-def name_of(directory: str) -> str:
-    """Return the name of a stream that has none but its directory's.
+def name_of(directory: str, given: str | None = None) -> str:
+    """Return the name of a stream: the one that it was given, else that of its directory.
 
-    :param directory: the last segment of its path.
+    :param directory: the last segment of the checkpoint's path.
+    :param given: ``None`` or empty: none was.
     :raises RefusedError: no stream can have that name.
     """
+    if given:
+        return checked_name(given)
     if not is_name(directory):
         raise RefusedError(
             f"the directory {directory!r} cannot be the name of a stream",

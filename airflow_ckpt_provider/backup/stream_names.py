@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from airflow_ckpt_provider.backup.manifest import Manifest
-from airflow_ckpt_provider.backup.names import LONGEST_NAME, checked_name, name_of
+from airflow_ckpt_provider.backup.names import LONGEST_NAME, name_of
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.streams import is_place
 from airflow_ckpt_provider.backup.transfer import in_parallel
@@ -38,7 +38,7 @@ def stream_name(
     :raises RefusedError: the name cannot be that of a stream.
     """
     if name is not None or repository is None:
-        return checked_name(name) if name else name_of(checkpoint.name)
+        return name_of(checkpoint.name, name)
     names = repository.names()
     known = known_endings(names, checkpoint)
     moved = None
