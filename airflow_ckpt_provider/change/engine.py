@@ -28,7 +28,7 @@ from airflow_ckpt_provider.change.fence import Fence, LeaseTerms, fenced
 from airflow_ckpt_provider.change.plan import Edits, Plan, Write, undone_by
 from airflow_ckpt_provider.change.plan_seal import check_not_begun, give_back, raise_above, seal_for_plan
 from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
-from airflow_ckpt_provider.change.sealing import remove_seal
+from airflow_ckpt_provider.change.sealing import remove_empty, remove_seal
 from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, check_alone, inspect_target, is_hidden, read_seal
 from airflow_ckpt_provider.change.write_engine import FilesToWrite, WriteEngine
@@ -329,12 +329,10 @@ class _Attempt:
         for place, seal in zip(self._sealed_places(), reversed(marks), strict=True):
             remove_seal(place, seal)
             if sweep and place is self.place:
-                try:
+                if self.change.observed is None:
+                    remove_empty(place)
+                else:
                     place.remove_empty_directories()
-                except StorageError as e:
-                    # An empty directory in one of somebody else stays. Of a flow it would be taken for the live version.
-                    if self.change.observed is not None or not isinstance(e.__cause__, PermissionError):
-                        raise
 
     def _seal(self) -> list[Seal]:
         """Seal the checkpoint whose query is stopped, and the place that is changed where that is another one.

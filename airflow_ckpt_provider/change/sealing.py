@@ -236,6 +236,20 @@ def remove_seal(location: Location, mark: Seal) -> None:
         location.delete_listed(checksum)
 
 
+def remove_empty(location: Location) -> None:
+    """Remove the empty directories of a checkpoint whose seal is lifted; what lies in one of somebody else stays.
+
+    The change has ended by then, and a query starts in an empty directory.
+
+    :raises StorageError: the store fails by anything else.
+    """
+    try:
+        location.remove_empty_directories()
+    except StorageError as e:
+        if not isinstance(e.__cause__, PermissionError):
+            raise
+
+
 def of_change(mark: Seal) -> bool:
     """Whether a seal is that of a change, which may have left files half-changed, or may be one.
 

@@ -180,6 +180,8 @@ class HdfsStore(Store):
         try:
             self.delete(path)
         except HdfsRefusalError as e:
+            if e.exception == "AccessControlException":
+                raise StorageError(e.message, hint=e.hint) from PermissionError(e.message)
             if e.exception != "PathIsNotEmptyDirectoryException":
                 raise
 

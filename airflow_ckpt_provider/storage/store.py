@@ -199,7 +199,10 @@ class Store(ABC):
 
     @abstractmethod
     def remove_empty_directories(self, path: str) -> None:
-        """Remove ``path`` and the directories below it where they hold nothing; does nothing on object stores."""
+        """Remove ``path`` and the directories below it where they hold nothing; does nothing on object stores.
+
+        :raises StorageError: it failed; its cause is a ``PermissionError`` where a directory lies in one of somebody else.
+        """
 
     @abstractmethod
     def copy(self, source: str, target: str, size: int) -> None:

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.change.fence import Fence, fenced
 from airflow_ckpt_provider.change.plan import undone_by
 from airflow_ckpt_provider.change.plan_seal import seal_for_plan
 from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
-from airflow_ckpt_provider.change.sealing import remove_seal, seal, sealed_by_another
+from airflow_ckpt_provider.change.sealing import remove_empty, remove_seal, seal, sealed_by_another
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
@@ -214,7 +214,7 @@ def lift_all(streams: Sequence[ChainStream], ids: Mapping[str, str], fence: Fenc
     for name, place in places.items():
         for mark in marks[name]:
             remove_seal(place, mark)
-        place.remove_empty_directories()
+        remove_empty(place)
 
 
 def _seals_of(place: Location, plan_id: str, *, undo: bool) -> list[Seal]:

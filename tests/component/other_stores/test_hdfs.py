@@ -201,6 +201,23 @@ class TestRefusals:
             )
         assert place.read("orders/offsets/0") == b"1"
 
+    def test_what_is_empty_in_a_directory_of_somebody_else(self, hdfs: HdfsCluster, place: Location) -> None:
+        """What holds something is none to remove; the others are told by the cause of the error."""
+        place.create("orders/offsets/0", b"1")
+        hdfs.client().chmod(f"/{place.name}", "755")
+        hdfs.client().chmod(f"/{place.name}/orders", "777")
+        stranger = _open(hdfs, f"{place.name}/orders", user="stranger")
+        stranger.create("metadata", b"1")
+        (stranger / "offsets").remove_empty_directories()
+        stranger.remove_empty_directories()
+        assert set(stranger.walk()) == {"offsets/0", "metadata"}
+        place.delete("orders/offsets/0")
+        stranger.delete("metadata")
+        with pytest.raises(StorageError, match="Permission denied: user=stranger") as e:
+            stranger.remove_empty_directories()
+        assert isinstance(e.value.__cause__, PermissionError)
+        assert place.list().directories == ("orders",)
+
     def test_a_quota(self, hdfs: HdfsCluster, place: Location) -> None:
         place.create("a", b"1")
         hdfs.admin("DFSAdmin", "-setQuota", "2", f"/{place.name}")

@@ -19,6 +19,7 @@ from airflow_ckpt_provider.errors import (
     QueryNotStoppedError,
     RefusedError,
     SealedError,
+    StorageError,
 )
 from airflow_ckpt_provider.recovery.chains.apply import apply_chain
 from airflow_ckpt_provider.recovery.chains.planning import plan_chain
@@ -28,6 +29,7 @@ from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.recovery.status import status_of
 from airflow_ckpt_provider.recovery.undo import undo
+from airflow_ckpt_provider.storage.location import Location
 from tests.support.damaged_sets import damaged_object
 from tests.support.several_sinks import IDS, NEWEST, Application
 from tests.support.spoiled import spoil
@@ -77,6 +79,24 @@ class TestTogether:
         assert all(application.content()[name].items() <= then[name].items() for name in IDS)
         application.taken_back()
         assert application.content() == {name: {} for name in IDS}
+
+    def test_the_undo_in_a_directory_of_somebody_else(
+        self, application: Application, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The emptied directories of the checkpoints can then not be removed, and need not be."""
+        backed_up_and_gone_on(application)
+        for name in IDS:
+            for path in list((application.root / name).walk()):
+                (application.root / name).delete(path)
+        application.restored(replace_there=False)
+
+        def forbidden(place: Location) -> None:
+            raise StorageError(f"could not remove directory {place}") from PermissionError()
+
+        monkeypatch.setattr(Location, "remove_empty_directories", forbidden)
+        application.taken_back()
+        assert application.content() == {name: {} for name in IDS}
+        assert application.sealed() == []
 
     def test_one_is_lost_and_one_is_there(self, application: Application) -> None:
         backed_up_and_gone_on(application)
