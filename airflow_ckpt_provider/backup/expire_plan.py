@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.backup.damaged import DamagedObjects, read_damaged
 from airflow_ckpt_provider.backup.drills import last_drill
 from airflow_ckpt_provider.backup.immutability import locks_on
@@ -161,18 +162,18 @@ class ExpirePlan:
             ("go", str(len(self.going))),
             ("fingerprint", f"`{self.fingerprint}`"),
         )
-        parts = ["### Expire\n", "| | |\n|---|---|\n" + "\n".join(f"| {k} | {v} |" for k, v in head) + "\n"]
+        parts = ["### Expire\n", markdown.facts(head) + "\n"]
         for name in dict.fromkeys(d.backup.name for d in self.decisions):
             rows = [
-                f"| {d.backup.backup_id} | {'stays' if d.keep else '**goes**'} | {'; '.join(d.reasons)} |"
+                (d.backup.backup_id, "stays" if d.keep else "**goes**", "; ".join(d.reasons))
                 for d in self.decisions
                 if d.backup.name == name
             ]
-            parts.append(f"#### {name}\n\n| backup | | why |\n|---|---|---|\n" + "\n".join(rows) + "\n")
+            parts.append(f"#### {name}\n\n{markdown.table(('backup', '', 'why'), rows)}\n")
         if self.findings or self.remarks:
-            parts.append("\n".join(f"* {each}" for each in (*self.findings, *self.remarks)) + "\n")
+            parts.append(markdown.bullets((*self.findings, *self.remarks)) + "\n")
         if self.steps:
-            parts.append("\n".join(f"{n}. {step}" for n, step in enumerate(self.steps, 1)) + "\n")
+            parts.append(markdown.steps(self.steps) + "\n")
         return "\n".join(parts)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.backup.claims import ABANDONED_AFTER
 from airflow_ckpt_provider.backup.content_checks import is_computable
 from airflow_ckpt_provider.backup.contents import Places, listed_by, objects_there, stream_names
@@ -173,16 +174,14 @@ class MigratePlan:
     def to_markdown(self) -> str:
         """The plan for people."""
 
-        def row(s: StreamMigration) -> str:
+        def row(s: StreamMigration) -> tuple[str, ...]:
             why = "; ".join(filter(None, [s.left_alone, *_remarks(s)]))
-            return f"| {s.name} | {len(s.objects):,} | {format_size(s.bytes)} | {s.packs:,} | {len(s.left):,} | {why} |"
+            return s.name, f"{len(s.objects):,}", format_size(s.bytes), f"{s.packs:,}", f"{len(s.left):,}", why
 
-        rows = "\n".join(map(row, self.streams))
-        steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
+        columns = ("stream", "objects", "size", "packs", "packed before, to be deleted", "stays")
         return (
             f"### Migration to packs\n\n`{self.repository}`: {self.objects:,} objects, {format_size(self.bytes)}\n\n"
-            f"| stream | objects | size | packs | packed before, to be deleted | stays |\n|---|---|---|---|---|---|\n{rows}"
-            f"\n\n{steps}\n".rstrip()
+            f"{markdown.table(columns, map(row, self.streams))}\n\n{markdown.steps(self.steps)}".rstrip()
             + "\n"
         )
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.backup.claims import ABANDONED_AFTER, OpenClaim, give_up, open_claims, tidy_claims
 from airflow_ckpt_provider.backup.contents import Listed, Places, listed_by, objects_there, stream_names
 from airflow_ckpt_provider.backup.damaged import DamagedObjects, forget_damaged, learn_damaged, read_damaged
@@ -266,16 +267,15 @@ class PrunePlan:
     def to_markdown(self) -> str:
         """The plan for people."""
 
-        def row(s: StreamPrune) -> str:
+        def row(s: StreamPrune) -> tuple[str, ...]:
             why = "; ".join(filter(None, [s.left_alone, *s.lock_remarks]))
             unused = f"{format_size(s.unused_bytes)} of {format_size(s.total_bytes)}"
-            return f"| {s.name} | {len(s.objects):,} | {format_size(s.bytes)} | {unused} | {why} |"
+            return s.name, f"{len(s.objects):,}", format_size(s.bytes), unused, why
 
-        rows = "\n".join(map(row, self.streams))
-        steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
+        table = markdown.table(("stream", "objects", "size", "unused", "left alone"), map(row, self.streams))
         return (
             f"### Prune\n\n`{self.repository}`: {self.objects:,} objects are deleted, {format_size(self.bytes)}\n\n"
-            f"| stream | objects | size | unused | left alone |\n|---|---|---|---|---|\n{rows}\n\n{steps}\n".rstrip()
+            f"{table}\n\n{markdown.steps(self.steps)}".rstrip()
             + "\n"
         )
 

@@ -16,6 +16,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.backup.content_checks import whole_content
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.kept_contents import KeptContents
@@ -452,10 +453,8 @@ def plan_page(
     :param parts: more Markdown, before the steps.
     :param steps: what carrying it out does.
     """
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-    listed = "\n".join(f"* {reason}" for reason in reasons)
-    numbered = "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
-    blocks = [f"### {title}, plan {plan_id}", f"| | |\n|---|---|\n{table}", listed, *parts, numbered]
+    head = f"### {title}, plan {plan_id}"
+    blocks = [head, markdown.facts(rows), markdown.bullets(reasons), *parts, markdown.steps(steps)]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
@@ -463,7 +462,7 @@ def accept_block(risks: Sequence[Risk]) -> str:
     """What a person has to accept before a plan is carried out, with the exact words to give; empty where there is nothing."""
     if not risks:
         return ""
-    lines = "\n".join(f"* `{risk.word}`: {risk.why}" for risk in risks)
+    lines = markdown.bullets(f"`{risk.word}`: {risk.why}" for risk in risks)
     words = " ".join(f"--accept {risk.word}" for risk in risks)
     listed = ", ".join(f'"{risk.word}"' for risk in risks)
     return (

@@ -6,8 +6,10 @@ import csv
 import io
 from collections.abc import Callable, Mapping
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.fleet.discovery import State
 from airflow_ckpt_provider.fleet.fleet import Fleet
+from airflow_ckpt_provider.fleet.objectives import passed
 from airflow_ckpt_provider.fleet.stream import Stream
 from airflow_ckpt_provider.recovery.status import RUNNING_AGAIN, UNTOUCHED
 from airflow_ckpt_provider.units import format_duration, format_size
@@ -43,7 +45,8 @@ def drill_age(stream: Stream) -> str:
     """How long ago a backup of it was restored and run on."""
     if stream.drill is None:
         return UNKNOWN if "drill" in stream.unknown else "never"
-    return format_duration(max((stream.looked_at - stream.drill.at).total_seconds(), 0.0))
+    ago = passed(stream.drill.at, stream.looked_at)
+    return UNKNOWN if ago is None else format_duration(ago)
 
 
 def verified(stream: Stream) -> str:
@@ -73,7 +76,7 @@ def to_markdown(fleet: Fleet) -> str:
         f"Repository: {fleet.repository}",
         "",
     ]
-    lines += [f"* **{_line(uri)}**: {_line('; '.join(found))}" for uri, found in problems.items()]
+    lines += [markdown.bullets(f"**{uri}**: {'; '.join(found)}" for uri, found in problems.items())] if problems else []
     columns: Mapping[str, Callable[[Stream], str]] = {
         "stream": lambda s: s.name,
         "batch": batch,
@@ -85,8 +88,7 @@ def to_markdown(fleet: Fleet) -> str:
         "last drill": drill_age,
         "state": status,
     }
-    lines += ["", f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    lines += [f"| {' | '.join(column(s) for column in columns.values())} |" for s in fleet.streams]
+    lines += ["", markdown.table(list(columns), ([column(s) for column in columns.values()] for s in fleet.streams))]
     return "\n".join(lines) + "\n"
 
 
@@ -117,7 +119,3 @@ def to_csv(fleet: Fleet) -> str:
     writer.writerow(columns)
     writer.writerows([column(s) for column in columns.values()] for s in fleet.streams)
     return out.getvalue()
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -108,16 +109,15 @@ class SourceReport:
     def to_markdown(self) -> str:
         """The source for people: verdict, reasons, and the parts that are not fine."""
         lines = [f"### Source {self.source} ({self.kind}): {self.verdict.value}", ""]
-        lines += [f"* {reason}" for reason in self.reasons]
+        lines += [f"* {markdown.line(reason)}" for reason in self.reasons]
         left = "" if self.seconds_left is None else f"; readable for at least {format_duration(self.seconds_left)} more"
         lines.append(f"* lost already: {'not known' if self.lost is None else f'{self.lost:,}'}{left}")
         bad = [part for part in self.parts if part.verdict is not Verdict.SAFE]
         if bad:
             keys = list(dict.fromkeys(key for part in bad for key in part.facts))
-            lines += ["", f"| part | verdict | {' | '.join(keys)} |", f"|{'---|' * (len(keys) + 2)}"]
-            for part in bad[:_SHOWN]:
-                cells = ("" if (v := part.facts.get(key)) is None else str(v) for key in keys)
-                lines.append(f"| {part.name} | {part.verdict.value} | {' | '.join(cells)} |")
+            found = [(part, [part.facts.get(key) for key in keys]) for part in bad[:_SHOWN]]
+            rows = [(p.name, p.verdict.value, *("" if v is None else v for v in values)) for p, values in found]
+            lines += ["", markdown.table(("part", "verdict", *keys), rows)]
             if len(bad) > _SHOWN:
                 lines += ["", f"{len(bad) - _SHOWN} more parts are not {Verdict.SAFE.value}."]
         return "\n".join(lines)

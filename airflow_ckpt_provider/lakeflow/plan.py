@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import WORST_FIRST, Judgement, worst
@@ -83,17 +83,16 @@ class PipelinePlan:
     def to_markdown(self) -> str:
         """The plan for people: the log, an approval form."""
         head = self.kind.replace("pipeline-", "").capitalize()
-        rows = [("pipeline", f"{self.pipeline_name} ({code(self.pipeline_id)})"), *self.rows]
+        rows = [("pipeline", f"{self.pipeline_name} ({markdown.code(self.pipeline_id)})"), *self.rows]
         rows.append(("verdict", f"**{self.verdict.value}**"))
-        table = "\n".join(f"| {_cell(name)} | {_cell(value)} |" for name, value in rows)
         if self.dry_run:
             head = f"Dry run, nothing is changed: {head.lower()}"
-        parts = [f"### {head} of a pipeline\n\n| | |\n|---|---|\n{table}"]
-        parts.append("\n".join(f"* {reason}" for reason in self.reasons))
-        parts.append("\n".join(f"* Note: {warning}" for warning in self.warnings))
-        parts.append("\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1)))
+        parts = [f"### {head} of a pipeline\n\n{markdown.facts(rows)}"]
+        parts.append(markdown.bullets(self.reasons))
+        parts.append(markdown.bullets(f"Note: {warning}" for warning in self.warnings))
+        parts.append(markdown.steps(self.steps))
         sent = [f"{m} /api/{path}\n{json.dumps(body, indent=2, default=dict)}" for m, path, body in self.calls]
-        fence = fence_of("\n".join(sent))
+        fence = markdown.fence_of("\n".join(sent))
         parts.append(f"Requests:\n\n{fence}\n" + "\n".join(sent) + f"\n{fence}")
         parts.append(f"Plan {self.fingerprint}.")
         return "\n\n".join(part for part in parts if part) + "\n"
@@ -116,23 +115,6 @@ class PipelinePlan:
                 f"pipeline {self.pipeline_name}: the verdict is {self.verdict.value}: {'; '.join(self.reasons)}",
                 hint=f"put that right first, or accept it explicitly: accept={self.verdict.value!r}",
             )
-
-
-def code(text: str) -> str:
-    """Return a text as code in a line of Markdown, whatever backticks it has."""
-    marks = "`" * (max(map(len, re.findall(r"`+", text)), default=0) + 1)
-    room = " " if "`" in text else ""
-    return f"{marks}{room}{text}{room}{marks}"
-
-
-def fence_of(text: str) -> str:
-    """Return a fence for a block of code that nothing in it ends."""
-    return "`" * max(3, max(map(len, re.findall(r"`+", text)), default=0) + 1)
-
-
-def _cell(text: str) -> str:
-    """A text in a table of Markdown: a pipe or the end of a line would end the cell."""
-    return text.replace("|", "\\|").replace("\r", " ").replace("\n", " ")
 
 
 def guard_judgements(report: Any, *, about: str = "source guard") -> list[Judgement]:

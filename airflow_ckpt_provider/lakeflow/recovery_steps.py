@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.report import Judgement, worst
 from airflow_ckpt_provider.json_text import load_rendered
@@ -20,7 +21,7 @@ from airflow_ckpt_provider.lakeflow.finding import find_positions
 from airflow_ckpt_provider.lakeflow.flows import LOOKED_AT, flow_status
 from airflow_ckpt_provider.lakeflow.found_position import FoundPosition, Terms
 from airflow_ckpt_provider.lakeflow.gathering import Readers, gather
-from airflow_ckpt_provider.lakeflow.plan import PipelinePlan, code, fence_of
+from airflow_ckpt_provider.lakeflow.plan import PipelinePlan
 from airflow_ckpt_provider.lakeflow.positions import PYTHON, SQL
 from airflow_ckpt_provider.lakeflow.progress import same_flow
 from airflow_ckpt_provider.lakeflow.request import RESET, StartRequest
@@ -346,24 +347,24 @@ def _clashes(found: Sequence[FlowSteps]) -> list[Judgement]:
 
 def _of_flow(steps: FlowSteps) -> str:
     verdict = worst(p.verdict for p in steps.positions)
-    lines = [f"### Flow {code(steps.flow)}: **{verdict.value}**", ""]
+    lines = [f"### Flow {markdown.code(steps.flow)}: **{verdict.value}**", ""]
     lines.append(
         f"1. **Identify.** Table {steps.evidence.table or 'not known'}. {steps.failure or 'No failure was found.'}"
     )
     for p in steps.positions:
         begins = ", ".join(f"{name}={value}" for name, value in p.options.items()) or "no position"
-        lines.append(f"2. **Position** of {p.source or 'its source'}, by {p.how or 'nothing'}: {code(begins)}")
+        lines.append(f"2. **Position** of {p.source or 'its source'}, by {p.how or 'nothing'}: {markdown.code(begins)}")
         lines += [f"   * {reason}" for reason in p.reasons]
     if steps.carried_in == PARAMETERS:
         lines.append("3. **Carried** by parameters of the update, which SQL reads as `:key`:")
     else:
         how = 'Python reads it by `spark.conf.get("key", None)`, SQL as `${key}`'
         lines.append(f"3. **Carried** by the pipeline's configuration; {how}:")
-    lines += [f"   * {code(f'{key} = {value}')}" for key, value in steps.carried.items()] or ["   * nothing"]
+    lines += [f"   * {markdown.code(f'{key} = {value}')}" for key, value in steps.carried.items()] or ["   * nothing"]
     if not steps.said and steps.carried:
         lines.append("   * The keys are proposed; see that the deployed code reads them, and say so (`carried_by`).")
     lines.append("4. **Reset**: the plan below.")
     lines.append("5. **Verify** before and after:")
     queries = "\n".join((steps.check.queries if steps.check else {}).values())
-    fence = fence_of(queries)
+    fence = markdown.fence_of(queries)
     return "\n".join([*lines, "", f"{fence}sql", queries or "-- the table is not known", fence])

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.lakeflow.examine import Examined, reset_forbidden, room_step
 from airflow_ckpt_provider.lakeflow.flows import qualified
-from airflow_ckpt_provider.lakeflow.plan import PipelinePlan, code, guard_judgements
+from airflow_ckpt_provider.lakeflow.plan import PipelinePlan, guard_judgements
 from airflow_ckpt_provider.lakeflow.request import FIELDS, FULL_REFRESH, FULL_REFRESH_BY_PATH, RESET, StartRequest
 from airflow_ckpt_provider.lakeflow.tables import APPEND_ONCE, TableRecovery
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED
@@ -155,7 +156,9 @@ def plan_pipeline_refresh(
     judgements += judge_other_fields(request)
     names = ", ".join(table.table for table in tables) or "every table"
     steps = [room]
-    steps += [f"copy {t.table} to {t.backup}: {code(t.copy)}, with its row count and version recorded" for t in kept]
+    steps += [
+        f"copy {t.table} to {t.backup}: {markdown.code(t.copy)}, with its row count and version recorded" for t in kept
+    ]
     emptied = "every table" if everything else names
     steps.append(
         f"start an update that only validates the code (validate_only): {emptied} keep their rows"
@@ -167,7 +170,7 @@ def plan_pipeline_refresh(
         if table.backfill == APPEND_ONCE:
             steps.append(f"add the flow shown below to the pipeline's code: it brings {table.backup} back once")
         elif table.backfill:
-            steps.append(f"bring back what {table.table} lacks: {code(table.bring_back)}")
+            steps.append(f"bring back what {table.table} lacks: {markdown.code(table.bring_back)}")
         if table.backfill:
             steps.append(f"count what {table.table} lacks of {table.backup}, and what it has twice")
     if kept:

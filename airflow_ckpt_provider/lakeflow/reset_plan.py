@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.lakeflow.examine import Examined, reset_forbidden, room_step
 from airflow_ckpt_provider.lakeflow.flows import bare, is_streaming_table, qualified
-from airflow_ckpt_provider.lakeflow.plan import PipelinePlan, code, guard_judgements
+from airflow_ckpt_provider.lakeflow.plan import PipelinePlan, guard_judgements
 from airflow_ckpt_provider.lakeflow.positions import NEEDED_LATER, WHY_LATER, Position, judge_positions, positions_of
 from airflow_ckpt_provider.lakeflow.refresh_plan import judge_other_fields, judge_refresh, wiped_tables
 from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, RESET, StartRequest
@@ -154,7 +155,7 @@ def plan_pipeline_reset(
         warnings=tuple(warnings),
         rows=(
             *examined.rows(),
-            ("flows", ", ".join(map(code, flows))),
+            ("flows", ", ".join(map(markdown.code, flows))),
             ("refreshes", ", ".join(request.body.get(REFRESH) or ()) or "the whole pipeline"),
             *((("empties", ", ".join(emptied) or "tables"),) if request.empties else ()),
         ),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -125,16 +126,13 @@ class Strategies:
 
     def to_markdown(self) -> str:
         """The ranking for people."""
-        lines = [
-            "| | way | complexity | cost | loss | duplication | initial snapshot |",
-            "|---|---|---|---|---|---|---|",
-        ]
+        rows = []
         for number, c in enumerate(self.ranked, 1):
             snapshot = "yes" if c.needs_snapshot else "no"
             name = f"`{c.way.value}`{'' if c.possible else ' (not possible)'}"
-            lines.append(
-                f"| {number} | {name} | {c.complexity} | {c.cost} | {c.loss.value} | {c.duplication.value} | {snapshot} |"
-            )
+            rows.append((number, name, c.complexity, c.cost, c.loss.value, c.duplication.value, snapshot))
+        columns = ("", "way", "complexity", "cost", "loss", "duplication", "initial snapshot")
+        lines = [markdown.table(columns, rows)]
         for choice in self.ranked:
             lines += ["", f"`{choice.way.value}`:", "", *(f"* {reason}" for reason in choice.reasons)]
         return "\n".join(lines) + "\n"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.json_text import load_rendered
@@ -99,8 +100,6 @@ def table_checks(given: Any) -> tuple[TableCheck, ...]:
 
 def counts_markdown(checks: Sequence[TableCheck], counts: Mapping[str, Mapping[str, int]]) -> str:
     """The counts as a table for people."""
-    lines = ["| table | rows | keys twice | missing |", "|---|---|---|---|"]
-    for check in checks:
-        now = counts[check.table]
-        lines.append(f"| {check.table} | {' | '.join(str(now.get(n, '?')) for n in ('rows', 'doubled', 'missing'))} |")
-    return "\n".join(lines) + "\n"
+    found = ((check.table, counts[check.table]) for check in checks)
+    rows = [(table, *(now.get(name, "?") for name in ("rows", "doubled", "missing"))) for table, now in found]
+    return markdown.table(("table", "rows", "keys twice", "missing"), rows) + "\n"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.progress import Progress
@@ -134,14 +135,9 @@ class DryRun:
         lines = lines or ["* no obstacle was found"]
         said = [f"Sink `{sink.sink}`, policy `{policy_word(sink.policy)}`: {sink.how}." for sink in self.sinks]
         if len(said) > 1:
-            rows = [f"| `{sink.sink}` | {policy_word(sink.policy)} | {sink.how} |" for sink in self.sinks]
-            said = [
-                "| sink | policy | what becomes of it |",
-                "|---|---|---|",
-                *rows,
-                "",
-                f"{_QUESTION} Is this all of it?",
-            ]
+            rows = [(f"`{sink.sink}`", policy_word(sink.policy), sink.how) for sink in self.sinks]
+            table = markdown.table(("sink", "policy", "what becomes of it"), rows)
+            said = [table, "", f"{_QUESTION} Is this all of it?"]
         return "\n".join(["### Way back", "", *said, "", *lines])
 
 

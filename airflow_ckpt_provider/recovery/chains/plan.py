@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.change.plan import Plan, Risk, accept_block, chain_command, plan_page, reads_document
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import worst
@@ -325,12 +326,11 @@ class ChainPlan(JointPlan):
         return plan_page("Rewind of a chain", self.plan_id, rows, self.reasons, *parts, steps=self.steps)
 
     def _table(self) -> str:
-        head = "| stream | reads | from batch | to batch | table | from version | to version | verdict |"
-        lines = [head, "|---|---|---|---|---|---|---|---|"]
+        rows: list[tuple[object, ...]] = []
         for part in self.parts:
             reads = ", ".join(f"`{table}`" for table in part.reads.values()) or "-"
             if part.rewind is None:
-                lines.append(f"| {part.name} | {reads} | {part.newest} | stays | | | | reads nothing that changes |")
+                rows.append((part.name, reads, part.newest, "stays", "", "", "", "reads nothing that changes"))
                 continue
             for number, sink in enumerate(part.rewind.sinks):
                 back = sink.report.rollback if sink.rolls_back else None
@@ -340,6 +340,6 @@ class ChainPlan(JointPlan):
                 if back and back.to_version is None:
                     versions = ("its log", f"{len(back.paths)} files leave it")
                 first = (part.name, reads, part.rewind.newest, part.rewind.batch_id) if not number else ("", "", "", "")
-                cells = (*first, f"`{sink.report.uri}`", *versions, f"**{part.rewind.verdict.value}**")
-                lines.append(f"| {' | '.join(map(str, cells))} |")
-        return "\n".join(lines)
+                rows.append((*first, f"`{sink.report.uri}`", *versions, f"**{part.rewind.verdict.value}**"))
+        columns = ("stream", "reads", "from batch", "to batch", "table", "from version", "to version", "verdict")
+        return markdown.table(columns, rows)

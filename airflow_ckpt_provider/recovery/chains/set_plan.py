@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.change.plan import Risk, accept_block, plan_page, reads_document
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import worst
@@ -192,10 +193,7 @@ class SetRestorePlan(JointPlan):
         return plan_page("Restore of a set", self.plan_id, rows, self.reasons, *parts, steps=self.steps)
 
     def _table(self) -> str:
-        head = [
-            "| stream | backup | batch | target | what is there | files | verdict |",
-            "|---|---|---|---|---|---|---|",
-        ]
+        rows = []
         found = dict(self.changes)
         for part in self.parts:
             of_part = ("restored before", "", "")
@@ -203,6 +201,5 @@ class SetRestorePlan(JointPlan):
                 there = "nothing" if change.target.is_empty else f"{len(change.target.visible)} files"
                 there = "as planned already" if change.already_done else there
                 of_part = (there, str(len(change.entries)), f"**{change.verdict.value}**")
-            cells = (part.name, f"`{part.backup_id}`", str(part.batch_id), f"`{part.target}`", *of_part)
-            head.append(f"| {' | '.join(cells)} |")
-        return "\n".join(head)
+            rows.append((part.name, f"`{part.backup_id}`", part.batch_id, f"`{part.target}`", *of_part))
+        return markdown.table(("stream", "backup", "batch", "target", "what is there", "files", "verdict"), rows)

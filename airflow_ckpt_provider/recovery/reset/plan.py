@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.fail_closed_order import highest_offsets
 from airflow_ckpt_provider.change.plan import (
@@ -399,8 +400,8 @@ class ResetPlan(FirstStart, Plan):
     def _sinks_table(self) -> str:
         if len(self.cutovers) == 1:
             return ""
-        rows = [f"| `{c.uri}` | {c.kind} | **{c.verdict.value}** |" for c in self.cutovers]
-        return "\n".join(["| sink | kind | verdict |", "|---|---|---|", *rows])
+        rows = [(f"`{c.uri}`", c.kind, f"**{c.verdict.value}**") for c in self.cutovers]
+        return markdown.table(("sink", "kind", "verdict"), rows)
 
     @property
     def _cutovers_json(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.guards.report import WORST_FIRST
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -35,5 +36,5 @@ class SinkAnswer(NamedTuple):
         """The sinks as a table; empty for one."""
         if len(self.sinks) < 2:
             return ""
-        rows = [f"| `{uri}` | {kind} | **{verdict.value}** |" for uri, kind, verdict in self.sinks]
-        return "\n".join(["| sink | kind | verdict |", "|---|---|---|", *rows])
+        rows = [(f"`{uri}`", kind, f"**{verdict.value}**") for uri, kind, verdict in self.sinks]
+        return markdown.table(("sink", "kind", "verdict"), rows)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.change.plan import Risk
 from airflow_ckpt_provider.change.risks import sink_risk
 from airflow_ckpt_provider.errors import RefusedError
@@ -228,11 +229,16 @@ def sinks_table(sinks: Sequence[PlannedSink]) -> str:
     if len(sinks) == 1:
         return ""
     rows = [
-        f"| `{sink.report.uri}` | {sink.report.kind} | {_in_words(sink.policy)} | **{sink.verdict.value}** | "
-        f"{sink.rollback_in_words or 'stays as it is'} |"
+        (
+            f"`{sink.report.uri}`",
+            sink.report.kind,
+            _in_words(sink.policy),
+            f"**{sink.verdict.value}**",
+            sink.rollback_in_words or "stays as it is",
+        )
         for sink in sinks
     ]
-    return "\n".join(["| sink | kind | policy | verdict | what leaves it |", "|---|---|---|---|---|", *rows])
+    return markdown.table(("sink", "kind", "policy", "verdict", "what leaves it"), rows)
 
 
 def _in_words(policy: SinkPolicy | None) -> str:

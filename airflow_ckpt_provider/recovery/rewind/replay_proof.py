@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.backup.repository import repository_at
 from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -71,10 +72,8 @@ class ReplayProof:
             if not rows:
                 continue
             of = "the sink" if len(self.tables) == 1 else f"`{name}`"
-            lines += ["", f"| batch | rows in {of} |", "|---|---:|"]
-            lines += [
-                f"| {batch} | {'not reported' if count is None else f'{count:,}'} |" for batch, count in rows.items()
-            ]
+            counts = [(batch, "not reported" if count is None else f"{count:,}") for batch, count in rows.items()]
+            lines += ["", markdown.table(("batch", f"rows in {of}>"), counts)]
         return "\n".join([head, *lines]) + "\n"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.query_shape import QueryShape, read_query_shape
 from airflow_ckpt_provider.checkpoint.tree import Tree
@@ -68,13 +69,11 @@ class Compatibility:
         head = f"### Compatibility: **{self.verdict.value}**\n\n`{self.build}` on `{self.checkpoint}` after batch {self.batch_id}"
         if not self.changes:
             return f"{head}\n\nNothing has changed that a checkpoint knows of.\n"
-        rows = "\n".join(
-            f"| {c.effect.value} | `{c.kind.code}` | "
-            + " | ".join(text.replace("|", "\\|") for text in (c.message, c.kind.spark, c.remedy or c.kind.remedy))
-            + " |"
+        rows = [
+            (c.effect.value, f"`{c.kind.code}`", c.message, c.kind.spark, c.remedy or c.kind.remedy)
             for c in self.changes
-        )
-        return f"{head}\n\n| effect | code | change | Spark | next step |\n|---|---|---|---|---|\n{rows}\n"
+        ]
+        return f"{head}\n\n{markdown.table(('effect', 'code', 'change', 'Spark', 'next step'), rows)}\n"
 
 
 def compare(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.units import format_size
@@ -307,16 +308,13 @@ class Rehearsal:
         if self.followed:
             rows.append(("beside production", str(self.followed)))
         rows += [("production", str(comparison)) for comparison in self.production]
-        table = "\n".join(f"| {name} | {text} |" for name, text in rows)
-        reasons = "".join(f"* {reason}\n" for reason in self.reasons)
+        reasons = markdown.bullets(self.reasons)
         steps = ""
         if self.failure and self.failure.advice:
             said = self.failure.advice
-            listed = "\n".join(f"{n}. {step['text']}" for n, step in enumerate(said["steps"], 1))
-            steps = f"\n{said['cause']}\n\n{said['do_not']}\n\n{listed}\n"
-        return (
-            f"### Rehearsal: **{self.verdict.value}**\n\n| | |\n|---|---|\n{table}\n\n{reasons}{steps}".rstrip() + "\n"
-        )
+            listed = markdown.steps(step["text"] for step in said["steps"])
+            steps = f"\n\n{said['cause']}\n\n{said['do_not']}\n\n{listed}\n"
+        return f"### Rehearsal: **{self.verdict.value}**\n\n{markdown.facts(rows)}\n\n{reasons}{steps}".rstrip() + "\n"
 
 
 def _size(number: int | None) -> str:
