@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 _DRILLS = "drills"
 _TIME = "%Y%m%dT%H%M%SZ"
+#: Seconds that no drill takes, nor those that are infinite or no number.
+_LONGEST = 10.0**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +93,7 @@ def last_drill(repository: Repository, name: str, *, backup_id: str | None = Non
     ]
     for _, drilled, path in sorted(found, reverse=True):
         try:
-            content = load_json(repository.location.read_document(path, most=LARGE))
-            return Drill(name, drilled, datetime.fromisoformat(content["proven_at"]), dict(content["report"]))
+            return _drill(name, drilled, load_json(repository.location.read_document(path, most=LARGE)))
         except UntrustedError as e:
             log.warning("%s: it is ignored", e.message)
         except (ValueError, KeyError, TypeError) as e:
@@ -101,6 +102,17 @@ def last_drill(repository: Repository, name: str, *, backup_id: str | None = Non
                 hint="delete this file; the next drill writes another",
             ) from e
     return None
+
+
+def _drill(name: str, backup_id: str, content: dict[str, Any]) -> Drill:
+    """Make the drill of a document; whatever is wrong with it is one of Python's own errors."""
+    at, report = datetime.fromisoformat(content["proven_at"]), dict(content["report"])
+    if at.tzinfo is None:
+        raise ValueError(f"its time {content['proven_at']!r} has no time zone")
+    seconds = report.get("seconds")
+    if seconds is not None and (type(seconds) not in (int, float) or not 0 <= seconds < _LONGEST):
+        raise ValueError(f"it took {seconds!r:.80} seconds")
+    return Drill(name, backup_id, at, report)
 
 
 def drilled_names(repository: Repository) -> frozenset[str]:

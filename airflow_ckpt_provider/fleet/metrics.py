@@ -117,6 +117,8 @@ def _of_stream(s: Stream, fleet: Fleet) -> Iterator[Gauge]:
 
 def _labels(labels: Mapping[str, str]) -> str:
     def escaped(text: str) -> str:
+        # A name of a file may be no UTF-8.
+        text = text.encode(errors="backslashreplace").decode()
         return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
     return "{" + ",".join(f'{key}="{escaped(value)}"' for key, value in labels.items()) + "}"

@@ -127,7 +127,7 @@ class Stream:
             has_backup=None if "backup" in self.unknown else self.backup is not None,
             backup_created=self.backup.created if self.backup else None,
             nothing_to_lose=None if "backup" in self.unknown else self.backup_is_current or self.has_no_batch,
-            drill_seconds=float(seconds) if isinstance(seconds, int | float) else None,
+            drill_seconds=None if seconds is None else float(seconds),
         )
 
     def standing(self, objectives: Objectives) -> Standing:

@@ -37,6 +37,7 @@ class StreamRow:
     :param behind: batches committed since.
     :param nothing_to_lose: see :class:`~airflow_ckpt_provider.fleet.objectives.Recovery`.
     :param backup_unknown: whether the task could not find out which backups there are.
+    :param drill_unknown: whether it could not find out when one was last proven restorable.
     :param left: seconds for which the sources had what the next start reads, when they were asked; ``None``: none, or no limit.
     :param left_known: whether that is known; not by a report whose clock is ahead.
     :param verdict: of the guards, on the next start, when they were asked; see :attr:`verdict_now`.
@@ -77,6 +78,7 @@ class StreamRow:
     reasons: tuple[str, ...] = ()
     nothing_to_lose: bool | None = None
     backup_unknown: bool = False
+    drill_unknown: bool = False
     objectives: Objectives = field(default_factory=Objectives)
     repository: str = ""
 
@@ -116,6 +118,7 @@ class StreamRow:
             reasons=texts(left.get("reasons")),
             nothing_to_lose=lose if isinstance(lose := row.get("nothing_to_lose"), bool) else None,
             backup_unknown="backup" in inner(row.get("unknown")),
+            drill_unknown="drill" in inner(row.get("unknown")),
             objectives=objectives or Objectives(),
             repository=repository,
         )

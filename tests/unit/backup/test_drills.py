@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -61,5 +62,24 @@ def test_a_damaged_record_is_named(repository: Repository, tmp_path: Path):
     record_drill(repository, report())
     (path,) = (tmp_path / "backups" / "drills").rglob("*.json")
     path.write_text("{}")
+    with pytest.raises(RefusedError, match=rf"{path.name} is no record of a drill"):
+        last_drill(repository, "orders")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"proven_at": "2026-11-20T08:30:00"},
+        {"report": {**report(), "seconds": True}},
+        {"report": {**report(), "seconds": -1}},
+        {"report": {**report(), "seconds": 10**400}},
+        {"report": {**report(), "seconds": "12"}},
+    ],
+    ids=str,
+)
+def test_a_forged_record_is_named(wrong: dict[str, object], repository: Repository, tmp_path: Path):
+    record_drill(repository, report())
+    (path,) = (tmp_path / "backups" / "drills").rglob("*.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **wrong}))
     with pytest.raises(RefusedError, match=rf"{path.name} is no record of a drill"):
         last_drill(repository, "orders")

@@ -31,7 +31,7 @@ from airflow_ckpt_provider.fleet.discovery import Discovery, discover
 from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, inspect_fleet
 from airflow_ckpt_provider.fleet.metrics import gauges, to_openmetrics
 from airflow_ckpt_provider.fleet.stream import Limits, Stream
-from airflow_ckpt_provider.fleet.tables import to_csv, to_markdown
+from airflow_ckpt_provider.fleet.tables import drill_age, to_csv, to_markdown
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, installed_guards
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
 from airflow_ckpt_provider.recovery.undo import undo
@@ -417,6 +417,16 @@ def test_last_drill(streams: Location, repository: Repository) -> None:
     assert row(fleet, "payments").drill is None
 
 
+def test_a_drill_of_the_future_is_not_known_to_be_new(streams: Location, repository: Repository) -> None:
+    drilled = record_drill(repository, drill("orders", back_up(repository, streams / "orders").backup_id))
+    path = f"drills/orders/{drilled.backup_id}/99991231T000000Z.json"
+    made = {"proven_at": "9999-12-31T00:00:00+00:00", "report": drilled.report}
+    repository.location.create(path, json.dumps(made).encode())
+    fleet = look(streams, repository)
+    assert drill_age(row(fleet)) == "UNKNOWN"
+    assert drill_age(row(fleet, "payments")) == "never"
+
+
 def test_one_broken_stream_hides_no_other(streams: Location, repository: Repository) -> None:
     for name in ("orders", "payments"):
         made = back_up(repository, streams / name)
@@ -522,6 +532,11 @@ class TestShown:
         names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
         assert len(names) == len(set(names))
         assert text.endswith("\n# EOF\n")
+
+    def test_openmetrics_of_a_name_that_is_no_utf8(self, repository: Repository, place: Location) -> None:
+        plant(place / "odd" / "or\udcffders", logs(range(1)))
+        text = to_openmetrics(look(place / "odd", repository))
+        assert "or\\\\udcffders" in text.encode().decode()
 
     def test_gauges_of_airflow_have_ages(self, fleet: Fleet) -> None:
         (age,) = (g.value for g in gauges(fleet) if g.name == "backup_age_seconds")

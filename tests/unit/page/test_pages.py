@@ -264,6 +264,7 @@ def test_a_stream_without_a_report_is_shown_and_not_known(repository: Repository
     assert "No report is about this stream yet" in page
     assert f"Last good backup{backup.backup_id}, " in page
     assert "Reportednever" in page
+    assert "Last drillUNKNOWN" in page
     assert "no report is about it yet" in Pages(repository, FileLinks()).streams()
 
 
