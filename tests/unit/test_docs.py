@@ -17,6 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from airflow_ckpt_provider.cli.by_stream import names_stream
+from airflow_ckpt_provider.cli.definition.examples import EXAMPLES
 from airflow_ckpt_provider.cli.main import build_parser
 from dev.diagrams import DIAGRAMS
 from tests.support.command_line import run
@@ -103,20 +104,26 @@ def test_every_command_is_right_usage(tmp_path: Path, monkeypatch: pytest.Monkey
 def commands(page: Path) -> list[str]:
     """The commands in the blocks of a page."""
     blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text().replace("\\\n", " "), re.MULTILINE | re.DOTALL)
-    return re.findall(r"\bairflow-ckpt (.*?)(?: [|>] .*)?$", "\n".join(blocks), re.MULTILINE)
+    return re.findall(r"\bairflow-ckpt (.*)$", "\n".join(blocks), re.MULTILINE)
 
 
-def test_every_command_in_a_block_parses() -> None:
+#: Verbs that change a checkpoint that is there.
+CHANGES = {"doctor", "rewind", "reset", "chain", "flows"}
+
+
+def test_every_command_in_a_block_parses_and_says_that_the_query_is_stopped() -> None:
+    """Those that ``--help`` shows, too."""
     parsers = {by_stream: build_parser(by_stream=by_stream) for by_stream in (False, True)}
-    count = 0
-    for page in (*DOCS.rglob("*.md"), ROOT / "README.md"):
-        for command in commands(page):
-            if command.startswith("--completion"):  # it prints, and ends
-                continue
-            arguments = shlex.split(command.replace("$CHAIN", "--stream bronze=CHECKPOINT"), comments=True)
-            parsers[names_stream(arguments)].parse_args(arguments)
-            count += 1
-    assert count > 150
+    shown = [command for page in (*DOCS.rglob("*.md"), ROOT / "README.md") for command in commands(page)]
+    assert len(shown) > 150
+    for command in (*shown, *(f"{verb} {words}" for verb, lines in EXAMPLES.items() for words in lines)):
+        if command.startswith("--completion"):  # it prints, and ends
+            continue
+        alone = re.split(" [|<>] ", command)[0].replace("$CHAIN", "--stream bronze=CHECKPOINT")
+        arguments = shlex.split(alone, comments=True)
+        args = parsers[names_stream(arguments)].parse_args(arguments)
+        if arguments[0] in CHANGES and args.apply:
+            assert args.query_is_stopped or args.stop_running, command
 
 
 def test_the_commands_that_print_a_plan_first_are_those_that_need_apply() -> None:
