@@ -10,8 +10,10 @@ import shlex
 import subprocess
 import sys
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from pkgutil import iter_modules
+from textwrap import dedent
 from typing import NamedTuple
 
 import pytest
@@ -148,15 +150,51 @@ def test_every_dag_has_the_operator_of_its_row() -> None:
     assert [(operator, dag) for operator, dag in rows if operator not in code(dag)] == []
 
 
-def test_every_operator_can_be_imported() -> None:
-    known: set[str] = set()
+@pytest.fixture(scope="module")
+def known() -> dict[str, object]:
+    """What a DAG author imports from the folders of this package, by name."""
+    found: dict[str, object] = {}
     for folder in FOLDERS:
         package = import_module(f"airflow_ckpt_provider.{folder}")
         for module in iter_modules(package.__path__):
-            known |= {name for name in vars(import_module(f"{package.__name__}.{module.name}")) if name[0] != "_"}
+            members = vars(import_module(f"{package.__name__}.{module.name}")).items()
+            found |= {name: value for name, value in members if name[0] != "_"}
+    return found
+
+
+def test_every_operator_can_be_imported(known: dict[str, object]) -> None:
     asked = {operator for row in ROWS if (operator := named(row.operator))}
     assert len(asked) > 25
-    assert asked <= known
+    assert asked <= known.keys()
+
+
+def parameters(operator: type) -> set[str]:
+    """The names of all arguments that an operator takes, those of its bases included."""
+    return {
+        name for base in operator.__mro__ if "__init__" in vars(base) for name in signature(base.__init__).parameters
+    }
+
+
+def test_every_snippet_names_what_exists(known: dict[str, object]) -> None:
+    """Modules that are imported, and arguments of operators, also in the text."""
+    calls = []
+    for page in (*DOCS.rglob("*.md"), ROOT / "README.md"):
+        text = page.read_text()
+        blocks = re.findall(r"^ *```python\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+        inline = re.findall(r"`([A-Z]\w+(?:Operator|Sensor|Notifier|Trigger)\(.*?\))`", text, re.DOTALL)
+        for code in (*map(dedent, blocks), *(words.replace(", …", "").replace("…", "None") for words in inline)):
+            for node in ast.walk(ast.parse(code)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE.name):
+                    assert {each.name for each in node.names} <= vars(import_module(node.module or "")).keys(), page
+                elif isinstance(node, ast.Call):
+                    partial = isinstance(node.func, ast.Attribute) and node.func.attr == "partial"
+                    func = node.func.value if partial and isinstance(node.func, ast.Attribute) else node.func
+                    operator = known.get(func.id) if isinstance(func, ast.Name) else None
+                    if isinstance(operator, type) and operator.__module__.startswith(PACKAGE.name):
+                        given = {keyword.arg for keyword in node.keywords if keyword.arg}
+                        calls.append((page.name, operator.__name__, given - parameters(operator)))
+    assert len(calls) > 60
+    assert [call for call in calls if call[2]] == []
 
 
 def test_every_dag_and_page_exists() -> None:
