@@ -285,7 +285,7 @@ class Repository:
             if len(streams) > 1:
                 raise NoSuchBackupError(
                     f"{self.location} holds backups of {len(streams)} streams: {', '.join(streams)}",
-                    hint="say which one with the name option",
+                    hint="name the stream (name / --name)",
                 )
             if whole and streams and (newest := self._newest_whole(streams[0])):
                 return self._of_one_stream(newest)

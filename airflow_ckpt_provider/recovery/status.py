@@ -90,7 +90,7 @@ def _changed(place: str, repository: Repository | None, there: Target, record: d
     return RewindStatus(
         CHANGED,
         f"{place} was changed by {kind} {plan_id} at {record['at']}, and nothing was written to it since. Start the stream, or "
-        f"take the {kind} back:",
+        f"undo the {kind}:",
         (undo_command(place, plan_id, repository),),
         plan_id,
     )
@@ -137,7 +137,7 @@ def status_in(
     return RewindStatus(
         REWOUND,
         f"{place} was rewound to batch {batch_id} by plan {plan_id}, and the stream has not committed a batch since. Start the "
-        "stream, or take the rewind back:",
+        "stream, or undo the rewind:",
         (undo,),
         plan_id,
     )

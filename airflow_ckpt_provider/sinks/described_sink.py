@@ -259,7 +259,7 @@ class DescribedSink(SinkKind):
             raise StorageError(
                 f"{uri}: somebody wrote {theirs} at the moment of the roll-back, which took their rows out in version {lost}, "
                 f"and they could not be put back ({failed or f'the table is at version {now.newest}'})",
-                hint=f"stop whoever writes, give the rows back by hand ({by_hand}), then take the plan back: "
+                hint=f"stop whoever writes, give the rows back by hand ({by_hand}), then undo the plan: "
                 f"`{change.undo_command}`",
             )
         raise RefusedError(

@@ -10,12 +10,16 @@ import shlex
 import subprocess
 import sys
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from pkgutil import iter_modules
+from textwrap import dedent
 from typing import NamedTuple
 
 import pytest
 
+from airflow_ckpt_provider.cli.by_stream import names_stream
+from airflow_ckpt_provider.cli.definition.examples import EXAMPLES
 from airflow_ckpt_provider.cli.main import build_parser
 from dev.diagrams import DIAGRAMS
 from tests.support.command_line import run
@@ -86,12 +90,42 @@ def test_each_situation_of_the_tutorials_is_there(situation: str) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_every_command_parses() -> None:
+def test_every_command_is_right_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is run where nothing is: it ends because of that, and not because its options exclude each other."""
+    monkeypatch.chdir(tmp_path)
     for row in ROWS:
         if command := named(row.command):
-            program, *arguments = shlex.split(command)
+            program, *arguments = shlex.split(re.sub(r"\b(s3|gs)://", "", command))
             assert program == "airflow-ckpt"
-            build_parser().parse_args(arguments)
+            if arguments[0] == "pipelines":  # it would ask a workspace
+                build_parser().parse_args(arguments)
+            else:
+                assert run(*arguments).code in (1, 3), command
+
+
+def commands(page: Path) -> list[str]:
+    """The commands in the blocks of a page."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text().replace("\\\n", " "), re.MULTILINE | re.DOTALL)
+    return re.findall(r"\bairflow-ckpt (.*)$", "\n".join(blocks), re.MULTILINE)
+
+
+#: Verbs that change a checkpoint that is there.
+CHANGES = {"doctor", "rewind", "reset", "chain", "flows"}
+
+
+def test_every_command_in_a_block_parses_and_says_that_the_query_is_stopped() -> None:
+    """Those that ``--help`` shows, too."""
+    parsers = {by_stream: build_parser(by_stream=by_stream) for by_stream in (False, True)}
+    shown = [command for page in (*DOCS.rglob("*.md"), ROOT / "README.md") for command in commands(page)]
+    assert len(shown) > 150
+    for command in (*shown, *(f"{verb} {words}" for verb, lines in EXAMPLES.items() for words in lines)):
+        if command.startswith("--completion"):  # it prints, and ends
+            continue
+        alone = re.split(" [|<>] ", command)[0].replace("$CHAIN", "--stream bronze=CHECKPOINT")
+        arguments = shlex.split(alone, comments=True)
+        args = parsers[names_stream(arguments)].parse_args(arguments)
+        if arguments[0] in CHANGES and args.apply:
+            assert args.query_is_stopped or args.stop_running, command
 
 
 def test_the_commands_that_print_a_plan_first_are_those_that_need_apply() -> None:
@@ -116,15 +150,51 @@ def test_every_dag_has_the_operator_of_its_row() -> None:
     assert [(operator, dag) for operator, dag in rows if operator not in code(dag)] == []
 
 
-def test_every_operator_can_be_imported() -> None:
-    known: set[str] = set()
+@pytest.fixture(scope="module")
+def known() -> dict[str, object]:
+    """What a DAG author imports from the folders of this package, by name."""
+    found: dict[str, object] = {}
     for folder in FOLDERS:
         package = import_module(f"airflow_ckpt_provider.{folder}")
         for module in iter_modules(package.__path__):
-            known |= {name for name in vars(import_module(f"{package.__name__}.{module.name}")) if name[0] != "_"}
+            members = vars(import_module(f"{package.__name__}.{module.name}")).items()
+            found |= {name: value for name, value in members if name[0] != "_"}
+    return found
+
+
+def test_every_operator_can_be_imported(known: dict[str, object]) -> None:
     asked = {operator for row in ROWS if (operator := named(row.operator))}
     assert len(asked) > 25
-    assert asked <= known
+    assert asked <= known.keys()
+
+
+def parameters(operator: type) -> set[str]:
+    """The names of all arguments that an operator takes, those of its bases included."""
+    return {
+        name for base in operator.__mro__ if "__init__" in vars(base) for name in signature(base.__init__).parameters
+    }
+
+
+def test_every_snippet_names_what_exists(known: dict[str, object]) -> None:
+    """Modules that are imported, and arguments of operators, also in the text."""
+    calls = []
+    for page in (*DOCS.rglob("*.md"), ROOT / "README.md"):
+        text = page.read_text()
+        blocks = re.findall(r"^ *```python\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+        inline = re.findall(r"`([A-Z]\w+(?:Operator|Sensor|Notifier|Trigger)\(.*?\))`", text, re.DOTALL)
+        for code in (*map(dedent, blocks), *(words.replace(", …", "").replace("…", "None") for words in inline)):
+            for node in ast.walk(ast.parse(code)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE.name):
+                    assert {each.name for each in node.names} <= vars(import_module(node.module or "")).keys(), page
+                elif isinstance(node, ast.Call):
+                    partial = isinstance(node.func, ast.Attribute) and node.func.attr == "partial"
+                    func = node.func.value if partial and isinstance(node.func, ast.Attribute) else node.func
+                    operator = known.get(func.id) if isinstance(func, ast.Name) else None
+                    if isinstance(operator, type) and operator.__module__.startswith(PACKAGE.name):
+                        given = {keyword.arg for keyword in node.keywords if keyword.arg}
+                        calls.append((page.name, operator.__name__, given - parameters(operator)))
+    assert len(calls) > 60
+    assert [call for call in calls if call[2]] == []
 
 
 def test_every_dag_and_page_exists() -> None:

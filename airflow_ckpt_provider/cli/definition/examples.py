@@ -14,7 +14,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "doctor": (
         "--stream orders",
         "--stream orders --repair",
-        f"{_CHECKPOINT} --repair --repository {_REPOSITORY} --apply",
+        f"{_CHECKPOINT} --repair --repository {_REPOSITORY} --stop-running --apply",
     ),
     "explain": ("driver.log", "< driver.log"),
     "compatible": (

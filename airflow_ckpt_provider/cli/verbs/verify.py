@@ -34,7 +34,7 @@ def verify(call: Call) -> Answer:
         )
     note_verification(repository, report)
     if call.screen:
-        _show(report, call.screen)
+        _show(report, call.screen, asked=read_data is not None)
     return Answer(report.to_json(), findings=not report.ok)
 
 
@@ -65,15 +65,17 @@ def _read_data(args: Namespace) -> tuple[ReadData | None, str]:
         raise UsageError(e.message, hint=e.hint) from e
 
 
-def _show(report: VerifyReport, screen: Console) -> None:
+def _show(report: VerifyReport, screen: Console, *, asked: bool) -> None:
     words = Text("whole", style="bold green")
     if not report.ok:
         words = Text("damaged" if report.damaged else "not known to be whole", style="bold red")
     screen.print(Text.assemble((f"Backup {report.backup_id} of {report.name} is ", "bold")) + words)
-    read = f"{terminal.count(report.read_files, 'file')}, {terminal.size(report.read_bytes)}"
+    read = "none: no object is in this part" if asked else "none (--read-data reads them)"
+    if report.read_files:
+        read = f"{terminal.count(report.read_files, 'file')}, {terminal.size(report.read_bytes)}"
     facts = [
         ("structure", f"{terminal.count(report.files, 'file')}, {terminal.size(report.bytes)}"),
-        ("contents read", read if report.read_files else "none (--read-data reads them)"),
+        ("contents read", read),
     ]
     if report.uncompared_files:
         facts.append(("not compared", f"{terminal.count(report.uncompared_files, 'file')}: no hash of them is known"))

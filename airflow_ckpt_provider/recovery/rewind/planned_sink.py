@@ -137,7 +137,7 @@ class PlannedSink:
     @property
     def in_words(self) -> str:
         """The sink in one line of a plan."""
-        policy = f", exit {self.policy.value}" if self.policy else ""
+        policy = f", policy {self.policy.value}" if self.policy else ""
         leaves = f": {self.rollback_in_words}" if self.rollback_in_words else ""
         return f"`{self.report.uri}` ({self.report.kind}{policy}){leaves}"
 

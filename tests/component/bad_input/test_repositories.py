@@ -34,7 +34,7 @@ def test_several_streams_and_no_name(repository: Path, checkpoint: Path):
         refused(
             run("verify", repository),
             f"{repository} holds backups of 2 streams: orders, other",
-            "say which one with the name option",
+            "name the stream (name / --name)",
         )
 
 

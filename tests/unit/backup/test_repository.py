@@ -214,7 +214,7 @@ def test_latest_of_several_streams_has_to_be_named(place: Location) -> None:
     with pytest.raises(NoSuchBackupError) as error:
         repo.manifest()
     assert error.value.message == f"{repo.location} holds backups of 2 streams: a, b"
-    assert error.value.hint == "say which one with the name option"
+    assert error.value.hint == "name the stream (name / --name)"
     assert repo.manifest(name="b").backup_id == newest.backup_id
 
 

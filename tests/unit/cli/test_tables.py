@@ -152,6 +152,8 @@ def test_verify(repository: Path):
     assert shown[2] == "  contents read  none (--read-data reads them)"
     read = lines(run("verify", repository, "--read-data").out)
     assert read[1].removeprefix("  structure      ") == read[2].removeprefix("  contents read  ")
+    part = lines(run("verify", repository, "--read-data", "999999/999999").out)
+    assert part[2] == "  contents read  none: no object is in this part"
 
 
 def test_verify_with_findings(repository: Path):

@@ -87,7 +87,7 @@ def test_rewound_and_taken_back(orders: Location, tmp_path: Path) -> None:
     outcome = rewind(orders, "to_batch", 5, table=table)
     situation = found(orders)
     assert (situation.kind, situation.plan_id) == ("rewound", outcome.plan_id)
-    assert "Start the stream, or take the rewind back" in situation.message
+    assert "Start the stream, or undo the rewind" in situation.message
     assert found(orders, since=datetime.now(UTC) + timedelta(minutes=1)).kind == "untouched", "an old rewind is no news"
     assert run(f"{situation.commands[0]} --query-is-stopped") == 0
     assert set(contents(orders)) == set(stream(NEWEST))

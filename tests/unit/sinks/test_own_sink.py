@@ -131,7 +131,7 @@ class TestAFourthSink:
         assert (plan.sink.kind, plan.sink.verdict, plan.sink_verdict) == ("ledger", Verdict.WILL_SKIP, Verdict.SAFE)
         assert "roll the sink back: 2 entries leave ledger.json" in plan.steps
         assert (
-            "(ledger, exit rollback): 2 entries leave ledger.json, 2 rows of 2 batches leave it" in plan.to_markdown()
+            "(ledger, policy rollback): 2 entries leave ledger.json, 2 rows of 2 batches leave it" in plan.to_markdown()
         )
         assert RewindPlan.of_document(json.loads(json.dumps(plan.document()))) == plan
         carry_out(orders, sink)
