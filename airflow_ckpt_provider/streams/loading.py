@@ -104,7 +104,7 @@ def _streams(document: Any, settings: Mapping[str, Any], problems: list[Problem]
         return []
     for name in document.keys() - set(_TOP):
         wrong(problems, (name,), "there is no such field", did_you_mean(name, _TOP))
-    if document.get("version", _VERSION) != _VERSION:
+    if document.get("version") not in (None, _VERSION):
         wrong(problems, ("version",), f"it is {document['version']!r}", f"this release reads version {_VERSION}")
     defaults, declared = document.get("defaults") or {}, document.get("streams")
     if not isinstance(defaults, Mapping):
@@ -134,7 +134,8 @@ def _streams(document: Any, settings: Mapping[str, Any], problems: list[Problem]
 
 
 def _with_defaults(own: Mapping[str, Any], common: Mapping[str, Any], name: str) -> dict[str, Any]:
-    merged = {**_for(common, name), **{key: value for key, value in own.items() if value is not None}}
+    """The fields of a stream. One that is empty removes the default: the stream is read as if nobody had given it."""
+    merged = {**_for(common, name), **own}
     for key in MERGED:
         mine, theirs = own.get(key), common.get(key)
         if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
