@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path as FilePath
 from typing import Any
@@ -87,6 +88,19 @@ def parse_streams(text: str, *, source: str = "streams.yaml", settings: Mapping[
         except DeclarationError as e:
             problems = list(e.problems)
     raise DeclarationError(_once(problems, reading), source=source)
+
+
+def located(problems: list[Problem], source: str | None) -> list[Problem]:
+    """Give problems of streams that were read before the lines of their file.
+
+    :param problems: what is wrong.
+    :param source: the file; ``None``: they come from Python.
+    """
+    reading = _Yaml()
+    if source:
+        with suppress(OSError, UnicodeDecodeError):  # it was replaced since
+            reading.read(FilePath(source).read_text(encoding="utf-8"))
+    return _once(problems, reading)
 
 
 def _once(problems: list[Problem], reading: _Yaml) -> list[Problem]:

@@ -31,6 +31,11 @@ class Streams(Mapping[str, Stream]):
         self.source = source
         problems = []
         for stream in streams:
+            if not isinstance(stream, Stream):
+                raise RefusedError(
+                    f"{stream!r} is no Stream",
+                    hint="give a list of Stream(name, checkpoint=…), or the path of streams.yaml",
+                )
             if stream.name in self._streams:
                 problems.append(Problem(("streams", stream.name), "two streams have this name", "give each its own"))
             self._streams[stream.name] = stream
