@@ -137,6 +137,14 @@ def format_size(number: int) -> str:
     return f"{amount:.1f} {_SIZE_UNITS[unit]}"
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number from 0 up, of at most 19 digits: ``int`` reads it.
+
+    :param text: such as ``12``. ``str.isdigit`` is true for ``²`` and for a number that is longer than ``int`` reads.
+    """
+    return re.fullmatch(r"[0-9]{1,19}", text) is not None
+
+
 def parse_time(text: str) -> datetime:
     """Read a time in ISO 8601 with a zone, as UTC.
 

@@ -165,6 +165,15 @@ def streams_yaml() -> Iterator[str]:
     yield "A list with one entry may be written without brackets. A duration is `24h`, `1d 12h`, `90min`, ISO 8601 such as"
     yield "`PT2H`, or a number of seconds; `m` and `min` are minutes. A text stays what is written: `no` is no flag and"
     yield "`12:30` no number. Unknown fields, two fields of one name, and secrets are refused."
+    yield ""
+    yield "An empty field (`retention:`, or `null`) means that nothing is given. In a stream it removes the value of"
+    yield "`defaults`, in `defaults` that of [the settings](#settings). Then the default of the tables below counts. This holds"
+    yield "for every field, also inside another one: `backup: {schedule: null}`. An entry of a list or of `sources` cannot be"
+    yield "empty."
+    yield ""
+    yield "Each checkpoint, repository and scratch place has a directory of its own. A file is refused where one is inside the"
+    yield "checkpoint or the repository of any stream, or where two streams have one checkpoint, also in another spelling"
+    yield "(`s3://` and `s3a://`, a `/` at the end, `//`). Repositories may be shared, and checkpoints may be inside a sink."
     for record in records():
         described, required = descriptions_of(record), required_of(record)
         yield ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from airflow_ckpt_provider.cli.calling import carry_out
 from airflow_ckpt_provider.cli.repository_id import with_repository_id
@@ -13,9 +13,14 @@ from airflow_ckpt_provider.cli.repository_key import with_key
 from airflow_ckpt_provider.cli.signing import with_signing
 from airflow_ckpt_provider.cli.verb import Verb
 from airflow_ckpt_provider.configuration import configured_streams
+from airflow_ckpt_provider.operators.declared_classes import check_classes
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.streams.streams import Streams
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.cli.by_stream import LoadStreams
 
 
 def run(verb: Verb, args: argparse.Namespace) -> None:
@@ -31,7 +36,22 @@ def run(verb: Verb, args: argparse.Namespace) -> None:
             place = open_place(uri, conn_id)
         return with_signing(with_repository_id(with_key(place, args, role=role), args, role=role), args)
 
-    sys.exit(carry_out(verb, args, open_with_connection, configured_streams, out=_standard_output()))
+    declared = reader_of_streams(verb.name, args)
+    sys.exit(carry_out(verb, args, open_with_connection, declared, out=_standard_output()))
+
+
+def reader_of_streams(verb: str, args: argparse.Namespace) -> LoadStreams:
+    """What reads the declaration for a verb: ``streams check`` finds mistakes that only Airflow can know.
+
+    :param verb: the verb.
+    :param args: its arguments.
+    """
+
+    def checked(file: str | None = None) -> Streams:
+        check_classes(found := configured_streams(file))
+        return found
+
+    return checked if (verb, getattr(args, "action", None)) == ("streams", "check") else configured_streams
 
 
 def _standard_output() -> TextIO:

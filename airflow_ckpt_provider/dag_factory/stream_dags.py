@@ -13,6 +13,7 @@ from airflow_ckpt_provider.configuration import configured_prefix, configured_se
 from airflow_ckpt_provider.dag_factory.manual import ManualDags
 from airflow_ckpt_provider.dag_factory.scheduled import ScheduledDags
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.operators.declared_classes import check_classes
 from airflow_ckpt_provider.streams.loading import load_streams
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.streams.streams import Streams
@@ -30,14 +31,15 @@ class StreamDags(ScheduledDags, ManualDags):
 
 
 def stream_dags(
-    streams: str | os.PathLike[str] | Streams | Iterable[Stream] | None = None,
+    streams: str | os.PathLike[str] | Streams | Stream | Iterable[Stream] | None = None,
     *,
     factory: type[StreamDags] = StreamDags,
     per_stream: bool = False,
     prefix: str | None = None,
     **settings: Any,
 ) -> dict[str, DAG]:
-    """Make the DAGs of declared streams. Reads the file and nothing else: no connection, no store.
+    """Make the DAGs of declared streams. Reads the file and nothing else: no connection, no store. Operators and notifiers that
+    it names are imported, and made with their arguments.
 
     It takes two lines of Python::
 
@@ -50,8 +52,8 @@ def stream_dags(
 
     .. seealso:: :doc:`/howto/declare-streams`, :doc:`/howto/declared-dags`
 
-    :param streams: the file, beside the file of DAGs that calls this where it is a relative path; or streams that are declared
-        in Python; ``None``: the file of ``streams`` in the section ``[ckpt]``.
+    :param streams: the file, beside the file of DAGs that calls this where it is a relative path; or one or several streams that
+        are declared in Python; ``None``: the file of ``streams`` in the section ``[ckpt]``.
     :param factory: makes the DAGs.
     :param per_stream: make DAGs of its own for each stream, whose ids have its name in them.
     :param prefix: what the ids of the DAGs begin with; ``None``: ``dag_prefix`` in the section ``[ckpt]``, else ``ckpt``.
@@ -64,6 +66,7 @@ def stream_dags(
         raise RefusedError(
             "there are no streams", hint="give some, or remove the file of DAGs: none is backed up by it"
         )
+    check_classes(found)
     prefix = prefix or configured_prefix()
     groups: Mapping[str, Streams] = {prefix: found}
     if per_stream:
@@ -86,7 +89,7 @@ def _by_id(dags: Iterable[DAG]) -> dict[str, DAG]:
     return found
 
 
-def _streams(given: str | os.PathLike[str] | Streams | Iterable[Stream] | None, caller: str | None) -> Streams:
+def _streams(given: str | os.PathLike[str] | Streams | Stream | Iterable[Stream] | None, caller: str | None) -> Streams:
     if given is None:
         return configured_streams()
     if isinstance(given, Streams):
@@ -94,4 +97,11 @@ def _streams(given: str | os.PathLike[str] | Streams | Iterable[Stream] | None, 
     if isinstance(given, str | os.PathLike):
         beside = os.path.dirname(os.path.abspath(caller)) if caller else os.getcwd()
         return load_streams(os.path.join(beside, given), settings=configured_settings())
+    if isinstance(given, Stream):
+        return Streams([given])
+    if isinstance(given, Mapping | bytes) or not isinstance(given, Iterable):
+        raise RefusedError(
+            f"streams is a {type(given).__name__}",
+            hint="give the path of streams.yaml, a Stream, or a list of them; parse_streams reads the text of a file",
+        )
     return Streams(given)

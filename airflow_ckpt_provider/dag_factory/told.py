@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_ckpt_provider.operators.declared_classes import by_name
 from airflow_ckpt_provider.operators.fields import text
 from airflow_ckpt_provider.operators.fleet import FleetReportOperator
-from airflow_ckpt_provider.operators.stream_action import by_name
 from airflow_ckpt_provider.streams.stream import Stream
 
 if TYPE_CHECKING:

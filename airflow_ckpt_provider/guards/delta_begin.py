@@ -14,6 +14,7 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.delta_log import DeltaLog
 from airflow_ckpt_provider.guards.reader_options import option
 from airflow_ckpt_provider.guards.report import Judgement
+from airflow_ckpt_provider.units import is_number
 from airflow_ckpt_provider.verdict import Verdict
 
 #: Where a day begins first: a time without a zone is in that of Spark's session, which is not known here.
@@ -56,7 +57,7 @@ def _from_version(log: DeltaLog, end: DeltaOffset, text: str) -> FirstBatch:
     told = f"startingVersion={text}"
     if text.strip().lower() == "latest":
         return _begin(end, log.latest + 1, told)
-    if not text.strip().isdigit():
+    if not is_number(text.strip()):
         raise RefusedError(
             f"{told} is no version of a Delta table", hint="give a number, or latest, as the query has it"
         )

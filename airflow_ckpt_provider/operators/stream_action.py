@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -15,6 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipExc
 
 from airflow_ckpt_provider.errors import RefusedError, WorkspaceError
 from airflow_ckpt_provider.operators.declared import DeclaredOperator
+from airflow_ckpt_provider.operators.declared_classes import by_name, operator_of
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, seconds, text
 from airflow_ckpt_provider.operators.job_actions import Wait, databricks_job, spark_application
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
@@ -246,8 +245,7 @@ class StreamActionOperator(DeclaredOperator):
 
     def _made(self, operator: Any, arguments: Mapping[str, Any], context: Context) -> Any:
         """An operator of this task, ready to be executed. Its arguments are templates, as the DAG of this task renders them."""
-        given = {"deferrable": self.deferrable, **arguments} if _takes(operator, "deferrable") else dict(arguments)
-        task = operator(task_id=self.task_id.rpartition(".")[2], **given)
+        task = operator_of(operator, arguments, task_id=self.task_id.rpartition(".")[2], deferrable=self.deferrable)
         # Not `task.dag`, which would make it one more task of the DAG.
         object.__setattr__(task, "_dag", self.get_dag())
         task.render_template_fields(context)
@@ -277,26 +275,3 @@ def _ended(stream: Stream, what: str, action: Action, context: Context) -> dict[
 def _note_end(context: Context) -> None:
     if ti := context.get("ti"):
         ti.xcom_push(ENDED, datetime.now(UTC).isoformat())
-
-
-def by_name(dotted: str) -> Any:
-    """Import what a declaration names.
-
-    :param dotted: such as ``package.module.Class``.
-    :raises RefusedError: there is none.
-    """
-    module, _, name = dotted.rpartition(".")
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError) as e:
-        raise RefusedError(
-            f"{dotted} cannot be imported: {e}", hint="correct the name in streams.yaml, or install it"
-        ) from e
-
-
-def _takes(operator: Any, name: str) -> bool:
-    return any(
-        name in inspect.signature(vars(each)["__init__"]).parameters
-        for each in operator.__mro__
-        if "__init__" in vars(each)
-    )

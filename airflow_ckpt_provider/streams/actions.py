@@ -38,6 +38,14 @@ class OperatorAction(Declared):
     operator: Dotted
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
+    def conflicts(self) -> list[tuple[str, str, str]]:
+        """An argument that its task gives."""
+        return [
+            ("arguments", f"{name} is given", f"remove {name}: the DAG that runs the operator gives it")
+            for name in ("task_id", "dag", "task_group")
+            if name in self.arguments
+        ]
+
 
 @dataclass(frozen=True, kw_only=True)
 class DatabricksJob(Declared):

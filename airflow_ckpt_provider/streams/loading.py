@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path as FilePath
 from typing import Any
@@ -89,6 +90,19 @@ def parse_streams(text: str, *, source: str = "streams.yaml", settings: Mapping[
     raise DeclarationError(_once(problems, reading), source=source)
 
 
+def located(problems: list[Problem], source: str | None) -> list[Problem]:
+    """Give problems of streams that were read before the lines of their file.
+
+    :param problems: what is wrong.
+    :param source: the file; ``None``: they come from Python.
+    """
+    reading = _Yaml()
+    if source:
+        with suppress(OSError, UnicodeDecodeError):  # it was replaced since
+            reading.read(FilePath(source).read_text(encoding="utf-8"))
+    return _once(problems, reading)
+
+
 def _once(problems: list[Problem], reading: _Yaml) -> list[Problem]:
     """Give each problem its line. What is wrong in the defaults is wrong once, not in each stream."""
     found: dict[tuple[int | None, str], Problem] = {}
@@ -104,7 +118,7 @@ def _streams(document: Any, settings: Mapping[str, Any], problems: list[Problem]
         return []
     for name in document.keys() - set(_TOP):
         wrong(problems, (name,), "there is no such field", did_you_mean(name, _TOP))
-    if document.get("version", _VERSION) != _VERSION:
+    if document.get("version") not in (None, _VERSION):
         wrong(problems, ("version",), f"it is {document['version']!r}", f"this release reads version {_VERSION}")
     defaults, declared = document.get("defaults") or {}, document.get("streams")
     if not isinstance(defaults, Mapping):
@@ -134,7 +148,8 @@ def _streams(document: Any, settings: Mapping[str, Any], problems: list[Problem]
 
 
 def _with_defaults(own: Mapping[str, Any], common: Mapping[str, Any], name: str) -> dict[str, Any]:
-    merged = {**_for(common, name), **{key: value for key, value in own.items() if value is not None}}
+    """The fields of a stream. One that is empty removes the default: the stream is read as if nobody had given it."""
+    merged = {**_for(common, name), **own}
     for key in MERGED:
         mine, theirs = own.get(key), common.get(key)
         if isinstance(mine, Mapping) and isinstance(theirs, Mapping):

@@ -40,8 +40,8 @@ def streams_schema() -> dict[str, Any]:
         "required": ["streams"],
         "additionalProperties": False,
         "properties": {
-            "version": {"const": 1},
-            "defaults": of_defaults,
+            "version": {"enum": [1, None]},
+            "defaults": {**of_defaults, "type": ["object", "null"]},
             "streams": {
                 "type": "object",
                 "minProperties": 1,
@@ -83,15 +83,16 @@ def _record(kind: Kind) -> type[Declared] | None:
 
 
 def _object(of: type[Declared], *, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    described = descriptions_of(of)
+    described, required = descriptions_of(of), required_of(of)
     properties = {}
     for name, kind in kinds_of(of).items():
         if name not in without:
-            properties[name] = {**kind.schema(), "description": described[name], **_default(of, name)}
+            schema = kind.schema() if name in required else {"anyOf": [kind.schema(), {"type": "null"}]}
+            properties[name] = {**schema, "description": described[name], **_default(of, name)}
     return {
         "type": "object",
         "description": (of.__doc__ or "").partition("\n")[0],
-        "required": sorted(required_of(of) - set(without)),
+        "required": sorted(required - set(without)),
         "additionalProperties": False,
         "properties": properties,
     }

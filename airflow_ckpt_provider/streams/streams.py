@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.streams.problems import DeclarationError, Problem, did_you_mean
+from airflow_ckpt_provider.streams.problems import DeclarationError, Path, Problem, did_you_mean
 from airflow_ckpt_provider.streams.stream import Stream
 
 _SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
@@ -23,7 +23,7 @@ class Streams(Mapping[str, Stream]):
 
     :param streams: the streams.
     :param source: the file; ``None``: they come from Python.
-    :raises DeclarationError: two have one name, one checkpoint, or one name in one repository.
+    :raises DeclarationError: two have one name, one checkpoint, or one name in one repository; or a place is inside another one.
     """
 
     def __init__(self, streams: Iterable[Stream], *, source: str | None = None) -> None:
@@ -31,10 +31,15 @@ class Streams(Mapping[str, Stream]):
         self.source = source
         problems = []
         for stream in streams:
+            if not isinstance(stream, Stream):
+                raise RefusedError(
+                    f"{stream!r} is no Stream",
+                    hint="give a list of Stream(name, checkpoint=…), or the path of streams.yaml",
+                )
             if stream.name in self._streams:
                 problems.append(Problem(("streams", stream.name), "two streams have this name", "give each its own"))
             self._streams[stream.name] = stream
-        problems += list(_shared(self._streams.values()))
+        problems += [*_shared(self._streams.values()), *_nested(self._streams.values())]
         if problems:
             raise DeclarationError(problems, source=source)
 
@@ -109,6 +114,38 @@ def _shared(streams: Iterable[Stream]) -> Iterator[Problem]:
             said = f"{names[kept]!r} has the name {stream.repository_name!r} in the same repository"
             yield Problem((*at, "name_in_repository"), said, "give one of them another name_in_repository")
         names.setdefault(kept, stream.name)
+
+
+def _nested(streams: Collection[Stream]) -> Iterator[Problem]:
+    """Places inside a checkpoint or a repository: a change of the outer one would change both."""
+    checkpoints: dict[str, Stream] = {}
+    repositories: dict[str, Stream] = {}
+    for stream in streams:
+        checkpoints.setdefault(plain_place(stream.checkpoint), stream)
+        if stream.repository:
+            repositories.setdefault(plain_place(stream.repository), stream)
+    for stream in streams:
+        at = ("streams", stream.name)
+        yield from _inside((*at, "checkpoint"), stream.checkpoint, checkpoint=checkpoints, repository=repositories)
+        if stream.repository:
+            yield from _inside((*at, "repository"), stream.repository, or_is=True, checkpoint=checkpoints)
+        if stream.drill:
+            kept = {"checkpoint": checkpoints, "repository": repositories}
+            yield from _inside((*at, "drill", "scratch"), stream.drill.scratch, or_is=True, **kept)
+
+
+def _inside(path: Path, uri: str, *, or_is: bool = False, **kinds: Mapping[str, Stream]) -> Iterator[Problem]:
+    place = plain_place(uri)
+    scheme, _, rest = place.partition("://")
+    host, *names = rest.rstrip("/").split("/")
+    above = [f"{scheme}://{host}/{'/'.join(names[:length])}" for length in reversed(range(len(names)))]
+    for what, places in kinds.items():
+        for outer in ([place] if or_is else []) + above:
+            if stream := places.get(outer):
+                said = f"is the {what} of" if outer == place else f"is inside the {what} of"
+                hint = "give each checkpoint, repository and scratch place a directory of its own, beside the others"
+                yield Problem(path, f"{uri} {said} {stream.name!r}, {getattr(stream, what)}", hint)
+                break
 
 
 def plain_place(uri: str) -> str:

@@ -12,7 +12,7 @@ from airflow_ckpt_provider.recovery.positions.logs import ReadableLogs
 from airflow_ckpt_provider.recovery.positions.mirror import Mirror
 from airflow_ckpt_provider.recovery.positions.positions import StartingPositions, starting_positions
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.units import parse_duration, parse_time
+from airflow_ckpt_provider.units import is_number, parse_duration, parse_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def partitions_of(words: Mapping[str, object]) -> dict[str, int]:
     found = {}
     for topic, count in words.items():
         text = str(count).strip()
-        if not text.isdigit() or int(text) < 1:
+        if not is_number(text) or int(text) < 1:
             raise RefusedError(f"{count!r} is no number of partitions for {topic!r}", hint=f"such as {topic}=12")
         found[topic] = int(text)
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from airflow_ckpt_provider.backup.content_checks import check_contents, content_damage, read_content
@@ -232,7 +233,10 @@ def _target(
 ) -> tuple[RewindTarget, tuple[str, ...]]:
     forward = asked[0].policy is SinkPolicy.FORWARD
     newest = progress.latest_committed or 0
-    only = int(specifier.value) if specifier.kind == "to_batch" and specifier.value.lstrip("-").isdigit() else None
+    only = None
+    if specifier.kind == "to_batch":
+        with suppress(ValueError):  # what is no number is refused below
+            only = int(specifier.value)
     if specifier.kind in ("to_latest", "to_current"):
         only = newest
     own = targets_of_checkpoint(tree, only=only)

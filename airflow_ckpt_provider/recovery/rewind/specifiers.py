@@ -15,7 +15,7 @@ from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.rewind.specifier import KINDS, Specifier
 from airflow_ckpt_provider.recovery.rewind.targets import RewindTarget, chosen, span
-from airflow_ckpt_provider.units import format_time, parse_duration, parse_time
+from airflow_ckpt_provider.units import format_time, is_number, parse_duration, parse_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def kafka_offsets(content: str) -> dict[str, dict[int, int]]:
         if not any(cells):
             continue
         *_, topic, partition, offset = ["", "", "", *cells]
-        if not (topic and partition.isdigit() and offset.isdigit()):
+        if not (topic and is_number(partition) and is_number(offset)):
             raise RefusedError(f"line {number} is not topic,partition,offset: {','.join(row)[:80]!r}")
         offsets.setdefault(topic.strip('"'), {})[int(partition)] = int(offset)
     if not offsets:

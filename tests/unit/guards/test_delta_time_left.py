@@ -24,6 +24,12 @@ from tests.support.delta_tables import delta_checkpoint, new_table, rows
 class TestStartingVersion:
     """The first batch begins where the reader's options say, and Spark works that out at each start until the second one."""
 
+    @pytest.mark.parametrize("version", ["²", "9" * 5000])
+    def test_it_is_no_number(self, table: Path, ck: Path, version: str) -> None:
+        delta_checkpoint(ck, table, 4, before=None)
+        with pytest.raises(RefusedError, match="is no version of a Delta table"):
+            judge(ck, table, reader={"startingVersion": version})
+
     def test_it_is_gone(self, table: Path, ck: Path) -> None:
         delta_checkpoint(ck, table, 4, before=None)
         for reader in ({"startingVersion": "1"}, {"STARTINGVERSION": "1"}, {}):

@@ -44,7 +44,7 @@ def rewind(place: Location, context: dict[str, Any], batch: int, **given: Any) -
     ("stopped_since", "started", "run_id", "is_void"),
     [
         (-HOUR, HOUR, "second", True),  # the task that stopped it, however late this one begins
-        (HOUR, -HOUR, "second", False),
+        (timedelta(seconds=50), -HOUR, "second", False),
         (None, -HOUR, "second", True),  # the form of the run
         (None, HOUR, "second", False),
         (-HOUR, -HOUR, "first", False),  # a run knows what it has changed itself
@@ -84,6 +84,16 @@ def test_a_time_without_a_zone_is_refused(place: Location, run: Run) -> None:
     plant(place / "orders", logs(range(6)))
     with pytest.raises(AirflowFailException, match="has no time zone"):
         rewind(place / "orders", run(), 4, stopped_since="2026-11-26T04:00:00")
+
+
+@pytest.mark.parametrize("ahead", [timedelta(minutes=2), timedelta(days=365_000)])
+def test_a_time_in_the_future_is_refused(place: Location, run: Run, ahead: timedelta) -> None:
+    """Otherwise the change of another run, after which the stream may run again, would not make it void."""
+    plant(place / "orders", logs(range(6)))
+    stopped_since = (datetime.now(UTC) + ahead).isoformat()
+    with pytest.raises(AirflowFailException, match=r"stopped_since is .*, which is in the future"):
+        rewind(place / "orders", run(), 4, stopped_since=stopped_since)
+    assert inspect_target(place / "orders").newest_batch == 5
 
 
 class TestAQueryThatWasStoppedForAChangeThatIsRefused:

@@ -107,6 +107,14 @@ def test_reading_offsets() -> None:
     assert kafka_offsets('orders,0,5\n"orders", 1 , 7\n') == {"orders": {0: 5, 1: 7}}
 
 
+@pytest.mark.parametrize("number", ["²", "9" * 5000])
+def test_what_python_reads_as_no_number_is_refused(orders: Location, number: str) -> None:
+    with pytest.raises(RefusedError, match="is not a whole number"):
+        plan_rewind(Checkpoint.at(orders), Specifier("to_batch", number), guards=())
+    with pytest.raises(RefusedError, match=r"line 1 is not topic,partition,offset"):
+        kafka_offsets(f"orders,0,{number}\n")
+
+
 def test_without_a_broker_nobody_knows(orders: Location) -> None:
     plan = plan_rewind(Checkpoint.at(orders), Specifier("to_batch", "2"), sink=Sink(kind="foreachBatch"))
     assert plan.source_verdict is Verdict.UNKNOWN

@@ -14,8 +14,10 @@ import yaml
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.streams import schema
-from airflow_ckpt_provider.streams.loading import load_streams, parse_streams
+from airflow_ckpt_provider.streams.kinds import kinds_of
+from airflow_ckpt_provider.streams.loading import MERGED, load_streams, parse_streams
 from airflow_ckpt_provider.streams.problems import DeclarationError, dotted
+from airflow_ckpt_provider.streams.settings import SETTINGS
 from airflow_ckpt_provider.streams.stream import Backup, Stream
 from airflow_ckpt_provider.streams.streams import Streams, UnknownStreamError
 
@@ -141,6 +143,79 @@ def test_none_in_python_means_what_nothing_in_the_file_means(given: str) -> None
         assert Stream("orders", **fields) == declared
 
 
+#: A value of each field that may be left out, other than its default.
+GIVEN = {
+    "repository": "/r",
+    "name_in_repository": "b",
+    "application": "app",
+    **dict.fromkeys((name for name in kinds_of(Stream) if name.endswith("conn_id")), "other"),
+    "sources": {"file": {"conn_id": "aws"}},
+    "sinks": ["/t"],
+    "driver": {"progress_log": "/log", "log": "/text", "conn_id": "aws", "spark_api_url": "http://spark"},
+    **dict.fromkeys(("stop", "start", "deploy", "roll_back"), "true"),
+    "max_downtime": "1h",
+    "objectives": {"rpo": "1h", "rto": "1h", "restorable_for": "1h"},
+    "backup": {"schedule": "1h", "verify": "all", "restorable_batches": 2, "create": True, "immutable_for": "1h", "workers": 2},
+    "retention": {"daily": 3},
+    "watch": {"stuck_after": "1h", "behind_after": "1h", "silent_after": "1h", "max_gap": 3, "min_time_to_loss": "1h"},
+    "drill": {"build": "a.b:c", "scratch": "/s", "output_mode": "update", "batches": 4},
+    "notifiers": ["a.B"],
+    "tags": ["gold"],
+    "owner": "team",
+}  # fmt: skip
+BY_SCHEMA = jsonschema.Draft202012Validator(schema.streams_schema())
+NESTED = [(name, inner) for name in (*MERGED, "drill") for inner in GIVEN[name]]  # type: ignore[attr-defined]
+
+
+def stream_of(defaults: object, own: dict[str, object], **settings: str) -> Stream:
+    """The stream of a document, which the schema takes as well."""
+    document = {"defaults": defaults, "streams": {"a": {"checkpoint": "/a", **own}}}
+    BY_SCHEMA.validate(document)
+    return parse_streams(yaml.safe_dump(document), settings=settings)["a"]
+
+
+def test_null_in_a_stream_removes_the_default_of_every_field() -> None:
+    assert {"name", "checkpoint", *GIVEN} == set(kinds_of(Stream))
+    nothing = stream_of({}, {})
+    for name in GIVEN.keys() - {"name_in_repository"}:
+        base = {"repository": "/r"} if name == "drill" else {}
+        given = stream_of({**base, name: GIVEN[name]}, {})
+        assert getattr(given, name) != getattr(nothing, name), name
+        assert stream_of({**base, name: GIVEN[name]}, {name: None}) == stream_of(base, {}), name
+        assert stream_of({**base, name: None}, {}) == stream_of(base, {}), name
+    assert stream_of({}, {"name_in_repository": None}) == nothing
+    assert stream_of(None, {}) == nothing
+
+
+@pytest.mark.parametrize("name", list(SETTINGS))
+def test_null_in_the_file_removes_the_setting_of_the_installation(name: str) -> None:
+    settings = {name: str(GIVEN[name])}
+    assert getattr(stream_of({}, {}, **settings), name) == GIVEN[name]
+    assert getattr(stream_of({name: None}, {}, **settings), name) is None
+    assert getattr(stream_of({}, {name: None}, **settings), name) is None
+
+
+@pytest.mark.parametrize(("name", "inner"), NESTED)
+def test_null_in_a_field_of_a_field_removes_its_default_alone(name: str, inner: str) -> None:
+    base, whole = {"repository": "/r"}, GIVEN[name]
+    assert isinstance(whole, dict)
+    without = {key: value for key, value in whole.items() if key != inner}
+    if name == "drill":  # a stream replaces it as a whole
+        if inner in ("build", "scratch"):
+            with pytest.raises(DeclarationError, match=f"drill: {inner} is missing"):
+                parse_streams(yaml.safe_dump({"streams": {"a": {"checkpoint": "/a", name: {**whole, inner: None}}}}))
+            return
+        assert stream_of(base, {name: {**whole, inner: None}}) == stream_of(base, {name: without})
+        return
+    assert stream_of({**base, name: whole}, {name: {inner: None}}) == stream_of({**base, name: without}, {})
+
+
+def test_a_checkpoint_that_a_stream_removes_is_missing() -> None:
+    assert problems_of("defaults: {checkpoint: '/c/{stream}'}\nstreams:\n  a: {checkpoint: }\nversion:") == [
+        (3, "streams.a", "checkpoint is missing")
+    ]
+
+
 def test_a_rule_of_retention_that_keeps_nothing_is_told_where() -> None:
     text = "streams:\n  orders:\n    checkpoint: /c/orders\n    retention: {daily: 30, tag: [env: prod]}\n"
     with pytest.raises(DeclarationError, match=r"line 4, streams\.orders\.retention: keep-tag is "):
@@ -251,6 +326,82 @@ def test_a_bad_file_is_told_where(text: str, line: int | None, field: str, messa
     [first, *_] = problems_of(text)
     assert first[:2] == (line, field)
     assert message in first[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "field", "message"),
+    [
+        (
+            "streams:\n  a: {checkpoint: s3://l/a}\n  b: {checkpoint: s3a://l//a/b/}",
+            3,
+            "streams.b.checkpoint",
+            "s3a://l//a/b/ is inside the checkpoint of 'a', s3://l/a",
+        ),
+        (
+            "streams:\n  b: {checkpoint: /x/y/z}\n  a: {checkpoint: 'file:///x'}",
+            2,
+            "streams.b.checkpoint",
+            "/x/y/z is inside the checkpoint of 'a', file:///x",
+        ),
+        (
+            "streams:\n  a: {checkpoint: s3://l}\n  b: {checkpoint: s3://l/b}",
+            3,
+            "streams.b.checkpoint",
+            "s3://l/b is inside the checkpoint of 'a', s3://l",
+        ),
+        (
+            "streams:\n  a: {checkpoint: /a, repository: /a/r}",
+            2,
+            "streams.a.repository",
+            "/a/r is inside the checkpoint of 'a', /a",
+        ),
+        (
+            "streams:\n  a: {checkpoint: /a, repository: /r}\n  b: {checkpoint: /b, repository: //a/}",
+            3,
+            "streams.b.repository",
+            "//a/ is the checkpoint of 'a', /a",
+        ),
+        (
+            "defaults: {repository: /b/r}\nstreams:\n  a: {checkpoint: /a}\n  b: {checkpoint: /b}",
+            1,
+            "defaults.repository",
+            "/b/r is inside the checkpoint of 'b', /b",
+        ),
+        (
+            "streams:\n  a: {checkpoint: /a, repository: s3://l/r}\n  b: {checkpoint: s3a://l/r/b}",
+            3,
+            "streams.b.checkpoint",
+            "s3a://l/r/b is inside the repository of 'a', s3://l/r",
+        ),
+        (
+            "streams:\n  a: {checkpoint: /a, repository: /r, drill: {build: 'a.b:c', scratch: /a/s}}",
+            2,
+            "streams.a.drill.scratch",
+            "/a/s is inside the checkpoint of 'a', /a",
+        ),
+        (
+            "streams:\n  a: {checkpoint: /a, repository: /r, drill: {build: 'a.b:c', scratch: /r/s}}",
+            2,
+            "streams.a.drill.scratch",
+            "/r/s is inside the repository of 'a', /r",
+        ),
+    ],
+)
+def test_a_place_inside_another_one_is_refused(text: str, line: int, field: str, message: str) -> None:
+    assert problems_of(text) == [(line, field, message)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "defaults: {repository: s3://l/c/repository}\nstreams:\n  a: {checkpoint: s3://l/c/a}\n  ab: {checkpoint: s3://l/c/ab}",
+        "defaults: {checkpoint: 's3://l/t/_checkpoints/{stream}', sinks: s3://l/t}\nstreams: {a: , b: }",
+        "defaults: {repository: s3://l}\nstreams: {a: {checkpoint: gs://l/a}, b: {checkpoint: s3://m/b}, c: {checkpoint: /l/c}}",
+        "defaults: {drill: {build: 'a.b:c', scratch: /c}}\nstreams:\n  a: {checkpoint: /c/a, repository: /c/r}",
+    ],
+)  # fmt: skip
+def test_places_beside_each_other_are_accepted(text: str) -> None:
+    assert parse_streams(text)
 
 
 @pytest.mark.parametrize("opened", ["[", "{a: ", "- "])
@@ -395,14 +546,13 @@ def test_the_published_schema_is_that_of_the_model() -> None:
 
 
 def test_the_schema_takes_what_the_model_takes() -> None:
-    checker = jsonschema.Draft202012Validator(schema.streams_schema())
-    assert list(checker.iter_errors(yaml.safe_load(FULL.replace("  no:", "  'no':")))) == []
+    assert list(BY_SCHEMA.iter_errors(yaml.safe_load(FULL.replace("  no:", "  'no':")))) == []
     for bad in ("streams: {a: {checkpont: /a}}", "streams: {a: {watch: {max_gap: 0}}}", "streams: {}", "bakups: 1"):
-        assert list(checker.iter_errors(yaml.safe_load(bad))), bad
+        assert list(BY_SCHEMA.iter_errors(yaml.safe_load(bad))), bad
 
 
 def test_every_field_is_described() -> None:
-    from airflow_ckpt_provider.streams.kinds import descriptions_of, kinds_of
+    from airflow_ckpt_provider.streams.kinds import descriptions_of
 
     for record in schema.records():
         assert set(descriptions_of(record)) == set(kinds_of(record)), record
