@@ -188,3 +188,16 @@ def format_ago(time: datetime, now: datetime | None = None) -> str:
         if passed >= 2 * length or (unit == "min" and passed >= length):
             return f"{int(passed // length)} {unit} ago"
     return f"{int(passed)} s ago"
+
+
+def zoned_time(text: str) -> datetime:
+    """Read a time of a document: ISO 8601 with a time zone.
+
+    :param text: the time.
+    :raises ValueError: it is no time, or has no time zone.
+    :raises TypeError: it is no text.
+    """
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None:
+        raise ValueError(f"its time {text!r} has no time zone")
+    return time

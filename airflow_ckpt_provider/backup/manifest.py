@@ -27,6 +27,7 @@ from airflow_ckpt_provider.backup.file_table import FileTable, ReadLater
 from airflow_ckpt_provider.backup.packed import Packed
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.units import zoned_time
 
 _FORMAT = "airflow-ckpt-manifest"
 #: Newest version that is written, and versions read.
@@ -49,6 +50,14 @@ _TYPES: dict[str, type] = {
     "facts": dict,
     "tags": dict,
     **dict.fromkeys(("backup_id", "checkpoint", "query_id", "reason", "made_by", "tool_version"), str),
+}
+#: Of the facts.
+_FACTS: dict[str, type] = {
+    "batch_times": dict,
+    "start_offsets": list,
+    "end_offsets": list,
+    "watermark_ms": int,
+    "sources": dict,
 }
 
 
@@ -223,6 +232,22 @@ def parse_manifest(data: bytes, *, path: str, read_later: ReadLater | None = Non
         raise wrong(f" or forged, though its hash is right: {why}") from e
 
 
+def _check_facts(facts: dict[str, Any]) -> None:
+    """Refuse facts of another kind than a backup writes, of those that are used."""
+    for key, kind in _FACTS.items():
+        if key in facts and type(facts[key]) is not kind:
+            raise ValueError(f"its {key} are {facts[key]!r:.80}")
+    for time in facts.get("batch_times", {}).values():
+        zoned_time(time)
+    for key in ("start_offsets", "end_offsets"):
+        for source in facts.get(key, ()):
+            if not isinstance(source, dict) or not {"name", "index"} & source.keys():
+                raise ValueError(f"one of its {key} is {source!r:.80}")
+    for name, source in facts.get("sources", {}).items():
+        if not isinstance(source, dict):
+            raise ValueError(f"its source {name!r:.80} is {source!r:.80}")
+
+
 def _manifest(content: dict[str, Any], table: memoryview | None, path: str, read_later: ReadLater | None) -> Manifest:
     """Make the manifest of a document; whatever is wrong with it is one of Python's own errors."""
     if (whose := manifest_path(content["name"], content["backup_id"])) != path:
@@ -233,9 +258,8 @@ def _manifest(content: dict[str, Any], table: memoryview | None, path: str, read
     if type(content.get("claim", "")) is not str:
         raise ValueError(f"its claim is {content['claim']!r}")
     os.fsencode(content["checkpoint"])  # half a character names no place
-    created = datetime.fromisoformat(content["created"])
-    if created.tzinfo is None:
-        raise ValueError(f"its time {content['created']!r} has no time zone")
+    created = zoned_time(content["created"])
+    _check_facts(content["facts"])
     if not all(type(batch) is int for batch in content["restorable_batches"]):
         raise ValueError(f"its restorable_batches are {content['restorable_batches']!r}")
     return Manifest(

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from airflow_ckpt_provider.errors import DamagedBackupError
 from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic
+from airflow_ckpt_provider.units import zoned_time
 
 KIND = "kafka"
 #: The clocks of Spark and of who takes backups may differ by this much.
@@ -37,6 +39,12 @@ class Fingerprint:
     def tells(self) -> bool:
         """Whether a record can be compared with it."""
         return self.offset is not None and self.timestamp_ms is not None
+
+
+def _fingerprint(earliest: int, latest: int, offset: int | None = None, timestamp_ms: int | None = None) -> Fingerprint:
+    if not type(earliest) is type(latest) is int or {type(offset), type(timestamp_ms)} - {int, type(None)}:
+        raise ValueError("an offset is no number")
+    return Fingerprint(earliest, latest, offset, timestamp_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +74,23 @@ class KnownTopics:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> KnownTopics:
-        """Read it back; what is missing, or of another kind of source, is simply not known."""
+        """Read it back; what is missing, or of another kind of source, is simply not known.
+
+        :raises DamagedBackupError: it is not what a backup writes.
+        """
         if value.get("kind") != KIND:
             return cls()
+        try:
+            return cls._of(value)
+        except (AttributeError, KeyError, TypeError, ValueError) as e:
+            why = f"({type(e).__name__}: {e}): {value!r:.200}"
+            raise DamagedBackupError(
+                f"what a backup recorded of a Kafka source cannot be read, or is forged {why}",
+                hint="choose another backup (`airflow-ckpt backups REPOSITORY`)",
+            ) from e
+
+    @classmethod
+    def _of(cls, value: Mapping[str, Any]) -> KnownTopics:
         ids: dict[str, str] = {}
         fingerprints: dict[Partition, Fingerprint] = {}
         others: dict[str, tuple[str, datetime]] = {}
@@ -76,11 +98,11 @@ class KnownTopics:
             if of_topic.get("topic_id"):
                 ids[topic] = of_topic["topic_id"]
             for number, values in of_topic.get("partitions", {}).items():
-                fingerprints[topic, int(number)] = Fingerprint(*values)
+                fingerprints[topic, int(number)] = _fingerprint(*values)
             if other := of_topic.get("other"):
-                others[topic] = other["topic_id"], datetime.fromisoformat(other["since"])
+                others[topic] = other["topic_id"], zoned_time(other["since"])
         at = value.get("at")
-        return cls(datetime.fromisoformat(at) if at else None, ids, fingerprints, others)
+        return cls(zoned_time(at) if at else None, ids, fingerprints, others)
 
     def continued(self, now: KnownTopics, *, recreated: Collection[str], planned: datetime | None) -> KnownTopics:
         """What the next backup records: of each topic what the stream has read.
