@@ -17,6 +17,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import RefusedError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import LARGE
+from airflow_ckpt_provider.units import zoned_time
 
 log = logging.getLogger(__name__)
 
@@ -106,9 +107,7 @@ def last_drill(repository: Repository, name: str, *, backup_id: str | None = Non
 
 def _drill(name: str, backup_id: str, content: dict[str, Any]) -> Drill:
     """Make the drill of a document; whatever is wrong with it is one of Python's own errors."""
-    at, report = datetime.fromisoformat(content["proven_at"]), dict(content["report"])
-    if at.tzinfo is None:
-        raise ValueError(f"its time {content['proven_at']!r} has no time zone")
+    at, report = zoned_time(content["proven_at"]), dict(content["report"])
     seconds = report.get("seconds")
     if seconds is not None and (type(seconds) not in (int, float) or not 0 <= seconds < _LONGEST):
         raise ValueError(f"it took {seconds!r:.80} seconds")

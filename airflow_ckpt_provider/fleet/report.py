@@ -11,7 +11,6 @@ import logging
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
@@ -22,7 +21,7 @@ from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.fleet.fleet import Fleet
 from airflow_ckpt_provider.fleet.stream import Stream
 from airflow_ckpt_provider.storage.location import SMALL
-from airflow_ckpt_provider.units import format_size
+from airflow_ckpt_provider.units import format_size, zoned_time
 
 log = logging.getLogger(__name__)
 
@@ -75,11 +74,11 @@ def read_reports(repository: Repository) -> list[dict[str, Any]]:
             continue
         try:
             report = repository.read_object(file.path, "looked_at", "writer")
-            looked_at = datetime.fromisoformat(report["looked_at"])
-            if report.get("format") != _FORMAT or looked_at.tzinfo is None or not isinstance(report["streams"], list):
+            looked_at = zoned_time(report["looked_at"])
+            if report.get("format") != _FORMAT or not isinstance(report["streams"], list):
                 raise ValueError("it is no report of a fleet")
             found.append((looked_at, report))
-        except (CkptError, OSError, ValueError, KeyError) as e:
+        except (CkptError, OSError, ValueError, KeyError, TypeError) as e:
             log.warning("%s/%s is left out: %s", repository.location, file.path, e)
     return [report for _, report in sorted(found, key=lambda each: each[0], reverse=True)]
 
