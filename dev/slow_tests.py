@@ -37,6 +37,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "seal": ("integration/test_rest.py", "integration/test_seal*.py", "integration/test_stopping.py"),
     "doctor": ("integration/test_doctor_against_spark.py", "integration/test_explain_*.py", "*/test_audit_state.py"),
     "closures": (
+        "unit/checkpoint/*.py",
         "integration/test_closure_continues.py",
         "integration/test_downgrade.py",
         "integration/test_rehearse.py",
@@ -63,6 +64,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "lakeflow": ("component/lakeflow/*.py", "contract/*.py", "system/test_lakeflow*.py"),
     "airflow": (
         "unit/fleet/*.py",
+        "unit/page/*.py",
         "system/test_declared_*.py",
         "system/test_demo.py",
         "system/test_factory_dags.py",

@@ -12,6 +12,11 @@ import tests.support.throwaway_airflow  # isort: skip  # noqa: E402, F401
 import gc  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
+from typing import Any  # noqa: E402
+
+# Here and nowhere else: each conftest.py or module that imports a fixture of the session has one of its own.
+from tests.support.kafka_broker import kafka_broker as kafka_broker  # noqa: E402
+from tests.support.s3_server import s3_server as s3_server  # noqa: E402
 
 #: What would lead a client to a real account, or to an address other than the test's own.
 _REAL_ACCOUNTS = (
@@ -51,17 +56,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let repositories get format 2 after their first backup, if that is asked for."""
+    """Collect tests without collections of garbage; let repositories get format 2 after their first backup, if asked for."""
+    gc.disable()
     if config.getoption("--repository-format") == "mixed":
         from tests.support.mixed_formats import raise_after_first_backup
 
         raise_after_first_backup()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let tests that share what takes long to start run in one worker, where ``--dist loadfile`` is asked for."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.support.one_worker import OneWorker
+
+    return OneWorker(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, where several workers run the tests."""
+    if hasattr(config, "workerinput"):
+        from tests.support.one_worker import SHARED, shared_by
+
+        order = list(SHARED)
+        items.sort(key=lambda item: order.index(what) if (what := shared_by(item.nodeid)) else len(order))
+
+
 def pytest_collection_finish() -> None:
     """Leave what is loaded by now out of garbage collections, which else go through Airflow, and out of what forks copy."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -285,15 +285,18 @@ def each_kill(change: Change, tmp_path: Path, *, step: int = 1) -> Iterator[tupl
 
 
 @pytest.mark.usefixtures("quick_disk")
-@pytest.mark.parametrize("name", of_these(KILLED, *KILLED_EVERY_RUN))
 class TestKilledBeforeEveryWrite:
-    @pytest.mark.parametrize(
-        ("lifted", "named"),
-        [(False, False), (True, False), (True, True)],
-        ids=["as it was left", "seal removed by hand", "seal removed by hand, by its plan"],
-    )
-    def test_undo_puts_everything_back(self, name: str, lifted: bool, named: bool, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("name", of_these(KILLED, *KILLED_EVERY_RUN))
+    def test_undo_puts_everything_back(self, name: str, tmp_path: Path) -> None:
         """Nobody else wrote: so every file is as it was before, whatever the undo says."""
+        self.undone_after_each_kill(name, tmp_path)
+
+    @pytest.mark.parametrize("name", of_these(KILLED, "rewind"))
+    @pytest.mark.parametrize("named", [pytest.param(False, marks=pytest.mark.slow), True], ids=["", "by its plan"])
+    def test_undo_after_the_seal_was_removed_by_hand(self, name: str, named: bool, tmp_path: Path) -> None:
+        self.undone_after_each_kill(name, tmp_path, lifted=True, named=named)
+
+    def undone_after_each_kill(self, name: str, tmp_path: Path, *, lifted: bool = False, named: bool = False) -> None:
         change, wrong = KILLED[name], []
         before = files(change.prepare(tmp_path / "before") / change.below)
         for write, place, compared in each_kill(change, tmp_path):
@@ -310,6 +313,7 @@ class TestKilledBeforeEveryWrite:
                 wrong.append(f"write {write}: it put everything back and failed: {undone.err!r}")
         assert not wrong, f"{len(wrong)} of {write + 1}:\n" + "\n".join(wrong)
 
+    @pytest.mark.parametrize("name", of_these(KILLED, "reset to a new query id"))
     def test_what_was_written_since_is_not_taken_back(self, name: str, tmp_path: Path) -> None:
         """The seal was removed by hand and the stream continued with what it found."""
         change, wrong = KILLED[name], []
@@ -335,7 +339,7 @@ class TestKilledBeforeEveryWrite:
 
 
 @pytest.mark.usefixtures("quick_disk")
-@pytest.mark.parametrize("name", of_these(KILLED, *KILLED_EVERY_RUN))
+@pytest.mark.parametrize("name", of_these(KILLED, "repair from a backup"))
 def test_status_says_where_it_stands(name: str, tmp_path: Path) -> None:
     """A change that was killed under its seal is named, with the two ways out."""
     change, wrong, sealed = KILLED[name], [], 0

@@ -359,7 +359,7 @@ def on_s3(request: pytest.FixtureRequest, s3_server: S3Server, tmp_path_factory:
 
 
 @pytest.mark.parametrize(
-    "how", of_these(["removed", "cut_in_half", "flip_a_bit_in_the_middle", "overwritten"], "removed", "overwritten")
+    "how", of_these(["removed", "cut_in_half", "flip_a_bit_in_the_middle", "overwritten"], "overwritten")
 )
 def test_every_content_on_s3(how: str, on_s3: str, s3_server: S3Server, tmp_path: Path):
     place = open_location(f"s3://{on_s3}", storage_options=s3_server.options())

@@ -13,11 +13,9 @@ import pytest
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.support.checkpoints import batch_metadata, commit_log, compact, metadata, offsets_log, plant
 from tests.support.command_line import run
-from tests.support.kafka_broker import KafkaBroker, kafka_broker, running_kafka_broker
+from tests.support.kafka_broker import KafkaBroker, running_kafka_broker
 from tests.support.mirror_maker import running_mirror_maker
 from tests.support.recorded_syncs import RECORDED
-
-__all__ = ["kafka_broker"]
 
 Offsets = Mapping[int, int]
 #: On the old cluster, named after the new one.

@@ -6,12 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.kafka_broker import kafka_broker
-from tests.support.s3_server import s3_server
 from tests.support.streams.spark_host import SparkHost, coordinates
 from tests.support.upgrades.spark_worker import SparkWorker
-
-__all__ = ["kafka_broker", "s3_server", "spark_host", "spark_worker"]
 
 
 @pytest.fixture(scope="session")

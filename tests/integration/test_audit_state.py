@@ -104,6 +104,7 @@ def test_rows_bytes_and_spread(kind: str, auditor: Auditor, tmp_path: Path):
         assert found["growth"]["changes"] == {"update": updated}
 
 
+@pytest.mark.slow
 def test_event_time_of_windows_and_of_two_operators(auditor: Auditor, tmp_path: Path):
     report = auditor.audit(unpacked("hdfs_two_operators", tmp_path / "ck"))
     window = store(report)["event_time"]
@@ -114,6 +115,7 @@ def test_event_time_of_windows_and_of_two_operators(auditor: Auditor, tmp_path: 
     assert (seen["column"], seen["newest"]) == ("ts", "2024-01-01T00:05:04+00:00")
 
 
+@pytest.mark.slow
 def test_sides_of_a_join(auditor: Auditor, tmp_path: Path):
     checkpoint = unpacked("hdfs_ssjoin", tmp_path / "ck")
     report = auditor.audit(checkpoint, since=2)

@@ -37,12 +37,9 @@ REWOUND = (
 )
 #: The same, and a source log and a sink's log; backed up into packs and restored from them.
 RESTORED = (*REWOUND, "file_to_file_compact")
-#: Of the locked Spark, what every run of the tests starts: a source log, a join in Spark's own state store, RocksDB.
-QUICK = (
-    "file_to_file_compact",
-    "hdfs_ssjoin",
-    "tws_rocks",
-)
+#: Of the locked Spark, what every run of the tests starts: a join in Spark's own state store, RocksDB. A source log comes
+#: out of packs.
+QUICK = ("hdfs_ssjoin", "tws_rocks")
 #: kind -> files of its closure, each of which Spark cannot do without.
 NEEDED = {
     "file_to_file_compact": ("offsets/6", "sources/0/5.compact", "sources/0/7"),
@@ -65,7 +62,7 @@ def marks(version: str, kind: str, *, quick: tuple[str, ...] = QUICK) -> list[py
     return [pytest.mark.spark] if kind in quick else [pytest.mark.spark, pytest.mark.slow]
 
 
-def of_each_version(kinds: tuple[str, ...] | None = None) -> Any:
+def of_each_version(kinds: tuple[str, ...] | None = None, *, quick: tuple[str, ...] = QUICK) -> Any:
     """Parametrize with (version, kind); versions other than the locked one behind their marker."""
     return pytest.mark.parametrize(
         ("version", "kind"),
@@ -73,7 +70,7 @@ def of_each_version(kinds: tuple[str, ...] | None = None) -> Any:
             pytest.param(
                 version,
                 kind,
-                marks=marks(version, kind),
+                marks=marks(version, kind, quick=quick),
                 id=f"{version}-{kind}",
             )
             for version in VERSIONS
@@ -105,12 +102,12 @@ def test_the_closure_of_the_newest_batch_alone_goes_on(spark: SampleService, kin
         assert_rows_go_on(spark, moved)
 
 
-@of_each_version(RESTORED)
+@of_each_version(RESTORED, quick=("file_to_file_compact",))
 def test_what_packs_restore_goes_on(spark: SampleService, kind: str, tmp_path: Path) -> None:
     assert_rows_go_on(spark, Moved(sample(spark.spark_version, kind), tmp_path, through_packs=True))
 
 
-@of_each_version(REWOUND)
+@of_each_version(REWOUND, quick=("hdfs_ssjoin",))
 def test_the_closure_of_an_older_batch_goes_on(spark: SampleService, kind: str, tmp_path: Path) -> None:
     back = 2 if kind.endswith("_maint") else 3  # these keep no more
     assert_rows_go_on(spark, Moved(sample(spark.spark_version, kind), tmp_path, before_newest=back))

@@ -233,7 +233,7 @@ def test_another_table_at_the_same_path(case: Case) -> None:
 @pytest.mark.parametrize(
     ("statement", "error"),
     [
-        pytest.param("DELETE FROM {t}", "DELTA_SOURCE_IGNORE_DELETE", id="delete all"),
+        pytest.param("DELETE FROM {t}", "DELTA_SOURCE_IGNORE_DELETE", id="delete all", marks=pytest.mark.slow),
         pytest.param(
             "DELETE FROM {t} WHERE id < 3", "DELTA_SOURCE_TABLE_IGNORE_CHANGES", id="delete", marks=pytest.mark.slow
         ),

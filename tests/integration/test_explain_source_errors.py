@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.advisor.advice import recovery_advice
-from tests.support.kafka_broker import KafkaBroker, kafka_broker
-
-__all__ = ["kafka_broker"]
+from tests.support.kafka_broker import KafkaBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -13,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -263,53 +261,6 @@ def test_silence_proves_nothing_of_a_query_that_runs_now_and_then(story: Story) 
     found = ask(checkpoint, CAREFUL)
     assert isinstance(found, QueryNotStoppedError), found
     assert rest_oracle.UNEVEN in found.message
-
-
-DAY = 86_400_000
-
-
-@pytest.mark.parametrize(
-    ("pauses", "history", "reason"),
-    [
-        ([250] * 5, 0, None),
-        ([250] * 4, 0, None),
-        ([250] * 3, 0, rest_oracle.FEW),
-        ([125, 125, 625, 125, 125], 0, None),
-        ([125, 125, 626, 125, 125], 0, rest_oracle.UNEVEN),
-        ([125, 125, DAY, 125, 125], 86400, rest_oracle.UNEVEN),
-        ([250] * 5, 1.25, None),
-        ([250] * 5, 1.251, rest_oracle.SHORT),
-        ([250, 250, 250, 250, -1], 0, rest_oracle.BACKWARDS),
-        ([250] * 5, 0, rest_oracle.UNDER_WAY),
-    ],
-)
-def test_the_rule_to_the_millisecond(
-    story: Story, tmp_path: Path, pauses: list[int], history: float, reason: str | None
-) -> None:
-    """Spark's own files, and in them times that lie on both sides of each limit."""
-    checkpoint = tmp_path / "checkpoint"
-    shutil.copytree(story.checkpoints[STEADY], checkpoint)
-    for batch in rest_oracle.logged(checkpoint, "offsets")[: -len(pauses) - 1]:
-        for log in ("offsets", "commits"):
-            (checkpoint / f"{log}/{batch}").unlink()
-    rest_oracle.set_times(checkpoint, list(accumulate(pauses, initial=1_800_000_000_000)))
-    if reason == rest_oracle.UNDER_WAY:
-        (checkpoint / f"commits/{newest(checkpoint)}").unlink()
-    assert rest_oracle.obstacles(checkpoint, history=history) == ({reason} if reason else set())
-
-    rule = replace(QUICK, minimum=0, history=history)
-    found = ask(checkpoint, rule)
-    if reason:
-        assert isinstance(found, QueryNotStoppedError), found
-        assert (reason in found.message, found.needed) == (True, None)
-        return
-    assert isinstance(found, RestProof), found
-    assert found.how == RestEvidence.QUIET
-    for minimum in (0, 60):
-        needed = rest_oracle.silence(checkpoint, factor=rule.factor, minimum=minimum)
-        refused = ask(checkpoint, replace(rule, minimum=minimum, wait_at_most=needed / 2))
-        assert isinstance(refused, QueryNotStoppedError), refused
-        assert refused.needed == needed
 
 
 @pytest.mark.slow

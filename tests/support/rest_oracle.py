@@ -41,7 +41,7 @@ def set_times(checkpoint: Path, moments: list[int]) -> None:
         version, head, *sources = path.read_text().splitlines()
         head = json.dumps(json.loads(head) | {"batchTimestampMs": moment}, separators=(",", ":"))
         path.write_text("\n".join([version, head, *sources]))
-        (path.parent / f".{batch}.crc").unlink()  # Hadoop reads a file without one
+        (path.parent / f".{batch}.crc").unlink(missing_ok=True)  # Hadoop reads a file without one
 
 
 def is_purged(checkpoint: Path) -> bool:

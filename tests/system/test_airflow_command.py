@@ -11,9 +11,7 @@ from airflow.models.connection import Connection
 from airflow.utils.session import create_session
 
 from tests.support.command_line import Finished, run
-from tests.support.s3_server import S3Server, s3_server
-
-__all__ = ["s3_server"]
+from tests.support.s3_server import S3Server
 
 pytestmark = pytest.mark.airflow
 

@@ -31,13 +31,11 @@ from tests.support.checkpoints import logs, plant
 from tests.support.declared_dags import declare_in
 from tests.support.drilled_stream import STREAM
 from tests.support.growing_streams import DiskStream
-from tests.support.kafka_broker import KafkaBroker, kafka_broker
+from tests.support.kafka_broker import KafkaBroker
 from tests.support.one_checkpoint import NEWEST
 from tests.support.real_airflow import RealAirflow, ran
 from tests.support.streams.data import put_files
 from tests.support.waiting import wait_until
-
-__all__ = ["kafka_broker"]
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
 

@@ -14,9 +14,7 @@ from airflow_ckpt_provider.operators.kafka_retention_guard import (
     KafkaRetentionRestoreOperator,
 )
 from tests.support.airflow_runs import RunDag, result, states
-from tests.support.kafka_broker import KafkaBroker, kafka_broker
-
-__all__ = ["kafka_broker"]
+from tests.support.kafka_broker import KafkaBroker
 
 pytestmark = pytest.mark.airflow
 

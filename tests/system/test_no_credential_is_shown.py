@@ -58,7 +58,6 @@ def test_the_key_of_a_connection(client: TestClient) -> None:
 #: A DAG file, with a line that somebody has left, or a library: it logs what the task was given.
 DAG_FILE = """
 from airflow.sdk import DAG
-from tests.support.every_run import of_these
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 

@@ -11,10 +11,8 @@ from airflow_ckpt_provider.guards.kafka import KafkaGuard
 from airflow_ckpt_provider.guards.query import from_kafka_offsets, guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.guards.report import SourceReport
-from tests.support.kafka_broker import KafkaBroker, kafka_broker
+from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_guards import Ask as Ask
-
-__all__ = ["kafka_broker"]
 
 
 @pytest.fixture

@@ -30,9 +30,7 @@ from airflow_ckpt_provider.sensors.kafka_time_to_loss import KafkaTimeToLossSens
 from airflow_ckpt_provider.triggers.kafka_time_to_loss import KafkaTimeToLossTrigger
 from tests.support.attempts import Store
 from tests.support.command_line import run as run_command
-from tests.support.kafka_broker import KafkaBroker, kafka_broker
-
-__all__ = ["kafka_broker"]
+from tests.support.kafka_broker import KafkaBroker
 
 _META = '{"batchWatermarkMs":0,"batchTimestampMs":1795000000000,"conf":{}}'
 _HOUR = 3_600_000

@@ -57,6 +57,7 @@ def peaks(files: int, root: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
+@pytest.mark.slow
 def test_memory_grows_by_so_much_with_a_file(tmp_path: Path) -> None:
     files = 30_000
     for step, (before, after) in peaks(files, tmp_path).items():

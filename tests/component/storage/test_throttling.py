@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from typing import Any
 
 import fsspec
@@ -32,6 +33,7 @@ from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.pace import MOST, Pace, RetryPolicy
 from airflow_ckpt_provider.storage.s3_store import S3Store
 from benchmarks.sample_tree import SampleTree
+from tests.support.every_run import of_these
 from tests.support.s3_gate import Gate, PerSecond, by_kind
 from tests.support.s3_server import S3Server
 from tests.support.stopped import STOPPED
@@ -128,7 +130,9 @@ def work(gate: Gate, bucket: str) -> Repository:
     return repository
 
 
-@pytest.mark.parametrize("status", [503, pytest.param(429, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("repository_format", "status"), of_these(product((1, 2), (503, 429)), (2, 503)), indirect=["repository_format"]
+)
 def test_everything_ends_right_when_a_tenth_is_refused(
     repository_format: int, gate: Gate, bucket: str, impatient: RetryPolicy, status: int
 ) -> None:

@@ -40,6 +40,7 @@ def _grown(**environment: str) -> float:
     return int(done.stdout) / PACK_SIZE
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator of glibc")
 def test_no_more_packs_than_are_written_at_once() -> None:
     assert _grown() < 4

@@ -62,7 +62,7 @@ def made(files: tuple[FileEntry, ...]) -> Manifest:
         batch_id=223,
         restorable=(223,),
         files=files,
-        facts={"end_offsets": [1]},
+        facts={"end_offsets": [{"index": 0}]},
         tags={"a": "b"},
         claim="c",
     )

@@ -398,8 +398,6 @@ def begun(kind: type[Stream] = Stream) -> Stream:
             *itertools.product((Stream, PackedStream), ("backup", *OTHERS), (False, True)),
             *itertools.product((MigratedStream,), ("backup", "old backup", "migrate", *OTHERS), (False, True)),
         ),
-        (Stream, "backup", False),
-        (Stream, "backup", True),
         (PackedStream, "prune", True),
         (MigratedStream, "old backup", False),
     ),

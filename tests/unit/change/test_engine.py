@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -57,8 +58,12 @@ def carried_out(verb: Verb, here: Location) -> Files:
     return comparable(verb, here)
 
 
-@pytest.mark.parametrize("ending", ["resume", "undo"])
-@each_verb
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    of_these(
+        product(names(), ("resume", "undo")), *product(names(), ("resume",)), ("rewind", "undo"), ("restore", "undo")
+    ),
+)
 def test_killed_at_every_write(place: Location, name: str, ending: str) -> None:
     """At every moment: as before, sealed, or done. Then either way leads to its end."""
     verb = VERBS[name]
@@ -118,7 +123,7 @@ def test_one_that_was_begun_is_resumed_only_by_whoever_approved_its_plan(place: 
     assert not is_sealed(verb.changed(here))
 
 
-@each_verb
+@pytest.mark.parametrize("name", of_these(names(), "rewind", "repair"))
 def test_an_undo_that_is_killed_at_every_write(place: Location, name: str) -> None:
     """Of a change that was carried out, and of one that was stopped half-way."""
     verb = VERBS[name]

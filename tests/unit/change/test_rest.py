@@ -361,7 +361,7 @@ def test_silence_is_no_proof_in_the_night_of_a_query_that_works_by_day(
         prove(world, RestRule(wait_at_most=DAY), store_now=lambda: world.now)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     pause=st.floats(900, 3 * HOUR), spread=st.floats(0, 0.3), seed=st.randoms(use_true_random=False), at=st.floats(0, 1)
 )

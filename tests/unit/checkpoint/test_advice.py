@@ -22,8 +22,9 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.mounts import file_system_of, is_shared
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.store import StoredFile
-from tests.samples.archives import VERSIONS, kinds_of, sample
+from tests.samples.archives import sample
 from tests.support import checkpoints as builders
+from tests.support.every_run import each_sample
 from tests.support.watched_stores import in_memory
 
 MIB = 1024 * 1024
@@ -58,9 +59,7 @@ def with_sizes(**sizes: int) -> Callable[[StoredFile], StoredFile]:
     return change
 
 
-@pytest.mark.parametrize(
-    ("version", "kind"), [pytest.param(v, k, id=f"{v}-{k}") for v in VERSIONS for k in kinds_of(v)]
-)
+@each_sample
 def test_no_advice_on_a_healthy_sample(version: str, kind: str, place: Location):
     builders.plant(place, sample(version, kind).files)
     assert advised(place, target=f"main.sales.{place.name}", trigger_seconds=3600) == {}

@@ -27,9 +27,10 @@ from airflow_ckpt_provider.errors import NotACheckpointError, StorageError
 from airflow_ckpt_provider.recovery.reset.new_numbers import logs_up_to
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.samples.archives import VERSIONS, kinds_of, sample
+from tests.samples.archives import VERSIONS, sample
 from tests.support.damaged_samples import DAMAGES, Damage, placed
 from tests.support.doctored import opened
+from tests.support.every_run import each_sample
 from tests.support.watched_stores import Life, forget_all, in_memory, watched
 
 each_damage = pytest.mark.parametrize("damage", [pytest.param(d, id=d.name) for d in DAMAGES])
@@ -39,9 +40,7 @@ def codes(found: tuple[Finding, ...]) -> list[str]:
     return [finding.kind.code for finding in found]
 
 
-@pytest.mark.parametrize(
-    ("version", "kind"), [pytest.param(v, k, id=f"{v}-{k}") for v in VERSIONS for k in kinds_of(v)]
-)
+@each_sample
 def test_no_alarm_on_what_a_spark_left(version: str, kind: str, tmp_path: Path) -> None:
     """Every kind of every version: asynchronous progress with its gaps, continuous mode, logs that were purged."""
     assert opened(placed(version, kind, tmp_path)).diagnose() == ()

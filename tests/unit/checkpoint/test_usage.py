@@ -15,13 +15,12 @@ from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.checkpoint.usage import Spread, directory_usage, partition_usage
 from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.storage.location import Location
-from tests.samples.archives import VERSIONS, kinds_of, sample
+from tests.samples.archives import sample
 from tests.support import checkpoints as builders
+from tests.support.every_run import each_sample
 
 
-@pytest.mark.parametrize(
-    ("version", "kind"), [pytest.param(v, k, id=f"{v}-{k}") for v in VERSIONS for k in kinds_of(v)]
-)
+@each_sample
 def test_every_byte_is_counted_once(version: str, kind: str, place: Location):
     files = sample(version, kind).files
     tree = Tree.of(builders.plant(place, files))
