@@ -49,6 +49,14 @@ _WITHOUT_PORT = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "wa
 _USER_IS_SECRET = frozenset({"http", "https", "git", "git+https"})
 _PORTS = re.compile(r"\d{1,5}(,[^,:@]+:\d{1,5})*")
 
+#: Services whose addresses are secrets: whoever has one of them can write there. What is hidden follows.
+_WEBHOOK = re.compile(
+    r"(?i)(hooks\.slack\.com/(services|workflows|triggers)/|[\w.-]+\.webhook\.office\.com/webhook\w*/"
+    r"|outlook\.office(365)?\.com/webhook\w*/|([\w-]+\.)?discord(app)?\.com/api/(v\d+/)?webhooks/"
+    r"|api\.telegram\.org/(file/)?bot|events(\.eu)?\.pagerduty\.com/integration/|hooks\.zapier\.com/hooks/\w+/)"
+    r"(?P<secret>[^?#]+)"
+)
+
 _SCHEME = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*)://")
 _IN_TEXT = re.compile(r"(?<![\w+.-])[A-Za-z][\w+.-]*://[^\s\"'`<>]*")
 _PARAMETER = re.compile(r"([?&;#])([^=&;#?\s/]+)=([^&;#\s\"'`<>]*)")
@@ -56,7 +64,7 @@ _QUOTED = r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'"
 #: ``name=value`` in a text: not behind a slash, where it is a directory of a table.
 _ASSIGNED = re.compile(rf"(?<![\w/?&;#.%=-])([A-Za-z][\w.-]*)=({_QUOTED}|[^\s;&,\"'`<>)\]}}]+)")
 #: ``"name": "value"`` in JSON or in what Python shows of a dictionary.
-_MEMBER = re.compile(rf"([\"'])([A-Za-z][\w.-]*)\1(\s*:\s*)({_QUOTED})")
+_MEMBER = re.compile(rf"([\"'])([A-Za-z][\w.-]*)\1(\s*:\s*)({_QUOTED}|-?\d[\w.+-]*)")
 _HEADER = re.compile(r"(?i)(\bauthorization[\"']?\s*[:=]\s*[\"']?)((?:[a-z][\w-]*\s+)?[^\s\"',;]+)")
 
 #: ``--name value`` of a command.
@@ -127,7 +135,7 @@ def redacted_text(text: str) -> str:
         return f"{match[1]}={HIDDEN}" if is_secret_name(match[1]) else match[0]
 
     def member(match: re.Match[str]) -> str:
-        quote = match[4][0]
+        quote = match[4][0] if match[4][0] in "\"'" else ""
         return (
             f"{match[1]}{match[2]}{match[1]}{match[3]}{quote}{HIDDEN}{quote}" if is_secret_name(match[2]) else match[0]
         )
@@ -234,6 +242,9 @@ def _of_uri(uri: str, hide: _Hide) -> str:
         name, colon, password = user.partition(":")
         head += f"{name}:{hide(password)}@" if colon else f"{hide(user)}@"
         rest = behind
+    if webhook := _WEBHOOK.match(rest):
+        head += rest[: webhook.start("secret")] + hide(webhook["secret"])
+        rest = rest[webhook.end() :]
     # A URI may have another one in it: `filecache::s3://…`, `?endpoint=http://…`.
     return head + _PARAMETER.sub(lambda match: _parameter(match, hide), _of_uri(rest, hide))
 

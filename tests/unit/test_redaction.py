@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import string
 from urllib.parse import quote
 
@@ -108,11 +109,23 @@ def test_none_in_the_options_of_a_store(name: str, secret: str, harmless: str) -
         "mysqldump -ps3cr3t streams",
         "redis-cli -a s3cr3t shutdown",
         "docker login -u user -p s3cr3t",
+        "POST to https://hooks.slack.com/services/T024/B024/s3cr3t failed",
+        "https://hooks.slack.com/workflows/s3cr3t/s3cr3t?a=b",
+        "https://example.webhook.office.com/webhookb2/s3cr3t@s3cr3t/IncomingWebhook/s3cr3t",
+        "https://discord.com/api/webhooks/1/s3cr3t, then",
+        "https://api.telegram.org/bot1:s3cr3t/sendMessage",
+        "https://events.pagerduty.com/integration/s3cr3t/enqueue",
     ],
 )
 def test_forms_in_which_credentials_are_written(text: str) -> None:
     assert "s3cr3t" not in redacted_text(text)
     assert "***" in redacted_text(text)
+
+
+@pytest.mark.parametrize("text", ["{'password': 1234}", '{"a": {"token": -12.5e3}}', "{'api_key': 1234, 'b': 2}"])
+def test_a_number_is_a_credential_too(text: str) -> None:
+    assert not {"1234", "12.5"} & set(re.findall(r"[\d.]{2,}", redacted_text(text)))
+    assert redacted_text("{'batch': 1234}") == "{'batch': 1234}"
 
 
 @pytest.mark.parametrize(
@@ -131,6 +144,8 @@ def test_forms_in_which_credentials_are_written(text: str) -> None:
         "batch 5: 12 files",
         "docker run -u 1000:1000 stopper",
         "curl -o out:put https://host:8080/x -d a=b",
+        "https://api.slack.com/messaging/webhooks",
+        "https://discord.com/developers/docs/resources/webhook",
         "spark-submit --password-file /run/secrets/x job.py",
         "give --signing-key-file FILE, or ckpt_signing_secret_key of the connection",
     ],
