@@ -69,7 +69,8 @@ def decrypted(location: Location, encryption: Mapping[str, Any] | None) -> Locat
     if key is None:
         raise RepositoryError(
             f"{location} is encrypted, and no key was given",
-            hint="give --key-file, or ckpt_repository_secret_key in the extra of the repository's connection",
+            hint="give --key-file (--target-key-file for the target of a copy, --second-key-file for the second repository of a "
+            "repair), or ckpt_repository_secret_key in the extra of the repository's connection",
         )
     data_key = data_key_of(location, encryption, key)
     return Location(EncryptedStore(location.store, location.root, data_key), location.root)
