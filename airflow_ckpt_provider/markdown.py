@@ -49,4 +49,5 @@ def fence_of(text: str) -> str:
 
 
 def _row(cells: Iterable[object]) -> str:
-    return f"| {' | '.join(line(str(cell)).replace('|', chr(92) + '|') for cell in cells)} |"
+    texts = (line(str(cell)).replace("|", r"\|") for cell in cells)
+    return "".join(f"| {text} " if text else "| " for text in texts) + "|"
