@@ -68,7 +68,7 @@ def test_begun_before_another_one_was_done(chained: Chained, stop_running: bool)
     """Its process was suspended before it planned; the streams that were started since are not even sealed."""
     carry_out(chained.streams())
     asleep = replace(STOPPED, said=Clocks(passed=3600))
-    with pytest.raises(RefusedError, match="changed the checkpoint since a test said, 3600 s ago") as error:
+    with pytest.raises(RefusedError, match=r"changed the checkpoint since a test said, 36\d\d s ago") as error:
         carry_out(chained.streams(), 3, rest=asleep, stop_running=stop_running)
     assert "stay" not in str(error.value.hint)
     assert not any(is_sealed(chained, name) for name in IDS)
