@@ -10,8 +10,8 @@ export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/.venv/bin/python
 # Airflow picks up the checkout's own settings only; see dev/run_airflow.py.
 export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
-# Tests at a time: one more than there are cores, since many wait for a Spark, a broker or a store. Two more were no faster.
-export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
+# Tests at a time: two more than there are cores, since the workers of Spark, Airflow and Kafka wait for these.
+export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )))
 # Temporary files in memory where there is room.
 TESTS := dev/in-memory.sh $(PY) -m pytest
 # More arguments for pytest, as in: make test ARGS="-k restore -x"
