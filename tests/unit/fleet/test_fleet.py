@@ -387,7 +387,7 @@ class TestSituations:
             Repository.open(Location(streams.store, f"{streams.root}/orders.rewinds")),
             rest=STOPPED,
         )
-        assert " |  |" in to_markdown(look(streams, repository))
+        assert "| never | |\n" in to_markdown(look(streams, repository))
 
     def test_records_of_plans_are_read_once_and_no_others(self, streams: Location, repository: Repository) -> None:
         for n in range(40):
