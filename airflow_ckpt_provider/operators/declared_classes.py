@@ -18,12 +18,13 @@ from airflow_ckpt_provider.streams.problems import DeclarationError, Path, Probl
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.streams.streams import Streams
 
-#: What is written in YAML for a parameter of a type. A whole number is a text as well: `port: 22`.
+#: What is written in YAML for a parameter of a type. A whole number is a text as well (`port: 22`), and a class may read a
+#: number from a text. A flag is none: `"no"` would be true.
 _WRITTEN: Mapping[Any, tuple[type, ...]] = {
     str: (str, int, float),
     bool: (bool,),
-    int: (int, float),
-    float: (int, float),
+    int: (int, float, str),
+    float: (int, float, str),
     dict: (dict,),
     Mapping: (dict,),
     list: (list,),

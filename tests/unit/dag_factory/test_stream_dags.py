@@ -524,8 +524,13 @@ def test_airflow_checks_what_is_declared_by_the_command_that_checks_streams(tmp_
 class Pager:
     """A notifier."""
 
-    def __init__(self, *, who: str) -> None:
-        self.who = who
+    def __init__(self, *, who: str, tries: int = 3) -> None:
+        self.who, self.tries = who, int(tries)
+
+
+def test_a_number_that_a_class_reads_from_a_text_is_accepted() -> None:
+    notifier = {"notifier": f"{__name__}.Pager", "arguments": {"who": "on call", "tries": "5"}}
+    assert stream_dags(Stream("a", checkpoint="/a", notifiers=[notifier]))  # type: ignore[arg-type]
 
 
 def test_arguments_that_an_operator_takes_are_accepted(tmp_path: Path) -> None:
