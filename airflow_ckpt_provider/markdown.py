@@ -38,6 +38,7 @@ def line(text: str) -> str:
 
 def code(text: str) -> str:
     """Return a text as code in a line, whatever backticks it has."""
+    text = line(text)
     marks = "`" * (max(map(len, re.findall(r"`+", text)), default=0) + 1)
     room = " " if "`" in text else ""
     return f"{marks}{room}{text}{room}{marks}"
@@ -49,5 +50,6 @@ def fence_of(text: str) -> str:
 
 
 def _row(cells: Iterable[object]) -> str:
-    texts = (line(str(cell)).replace("|", r"\|") for cell in cells)
+    # Two backslashes are read as one that is meant: only behind an odd number of them a pipe ends no cell.
+    texts = (re.sub(r"(?<!\\)((?:\\\\)*)\|", r"\1\\|", line(str(cell))) for cell in cells)
     return "".join(f"| {text} " if text else "| " for text in texts) + "|"

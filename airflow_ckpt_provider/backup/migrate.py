@@ -180,7 +180,7 @@ class MigratePlan:
 
         columns = ("stream", "objects", "size", "packs", "packed before, to be deleted", "stays")
         return (
-            f"### Migration to packs\n\n`{self.repository}`: {self.objects:,} objects, {format_size(self.bytes)}\n\n"
+            f"### Migration to packs\n\n{markdown.code(self.repository)}: {self.objects:,} objects, {format_size(self.bytes)}\n\n"
             f"{markdown.table(columns, map(row, self.streams))}\n\n{markdown.steps(self.steps)}".rstrip()
             + "\n"
         )

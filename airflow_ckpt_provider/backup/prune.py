@@ -274,7 +274,7 @@ class PrunePlan:
 
         table = markdown.table(("stream", "objects", "size", "unused", "left alone"), map(row, self.streams))
         return (
-            f"### Prune\n\n`{self.repository}`: {self.objects:,} objects are deleted, {format_size(self.bytes)}\n\n"
+            f"### Prune\n\n{markdown.code(self.repository)}: {self.objects:,} objects are deleted, {format_size(self.bytes)}\n\n"
             f"{table}\n\n{markdown.steps(self.steps)}".rstrip()
             + "\n"
         )

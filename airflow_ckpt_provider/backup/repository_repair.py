@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.backup.content_checks import check_contents, content_damage, is_computable
 from airflow_ckpt_provider.backup.contents import listed_by, objects_there, stream_names
 from airflow_ckpt_provider.backup.damaged import learn_damaged, read_damaged
@@ -125,14 +126,13 @@ class ObjectsRepairPlan:
 
     def to_markdown(self) -> str:
         """The plan for people."""
-        rebuilt = "\n".join(f"* `{r.entry.object}` from the {r.origin}: `{r.source}`" for r in self.rebuilt)
-        again = "\n".join(f"* `{e.object}` was found damaged and is whole now" for e in self.whole_again)
-        lost = "\n".join(f"* `{path}` is lost; needed by {', '.join(backups)}" for path, backups in self.lost)
-        disputed = "\n".join(
-            f"* `{path}` is not rebuilt: its manifests contradict each other. Find out who wrote those of {', '.join(backups)}"
+        rebuilt = markdown.bullets(f"`{r.entry.object}` from the {r.origin}: `{r.source}`" for r in self.rebuilt)
+        again = markdown.bullets(f"`{e.object}` was found damaged and is whole now" for e in self.whole_again)
+        lost = markdown.bullets(f"`{path}` is lost; needed by {', '.join(backups)}" for path, backups in self.lost)
+        disputed = markdown.bullets(
+            f"`{path}` is not rebuilt: its manifests contradict each other. Find out who wrote those of {', '.join(backups)}"
             for path, backups in self.disputed
         )
-        steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
         parts = (
             f"### Repair of the repository, plan {self.plan_id}",
             f"{len(self.rebuilt)} objects can be rebuilt, {len(self.lost)} are lost: **{self.verdict.value}**",
@@ -140,7 +140,7 @@ class ObjectsRepairPlan:
             again,
             lost,
             disputed,
-            steps,
+            markdown.steps(self.steps),
         )
         return "\n\n".join(filter(None, parts)) + "\n"
 

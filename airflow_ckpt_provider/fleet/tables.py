@@ -73,7 +73,7 @@ def to_markdown(fleet: Fleet) -> str:
     lines = [
         f"## {count} stream{'' if count == 1 else 's'}, {wrong} with problems",
         "",
-        f"Repository: {fleet.repository}",
+        markdown.line(f"Repository: {fleet.repository}"),
         "",
     ]
     lines += [markdown.bullets(f"**{uri}**: {'; '.join(found)}" for uri, found in problems.items())] if problems else []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_ckpt_provider import markdown
-from airflow_ckpt_provider.units import format_duration
+from airflow_ckpt_provider.units import format_duration, is_number
 from airflow_ckpt_provider.verdict import Verdict
 
 #: Worst first: what harms silently comes before what fails with an error, and that before what cannot be known.
@@ -94,7 +94,7 @@ class SourceReport:
 
     def to_json(self) -> dict[str, Any]:
         """The source as plain JSON, keyed as in the offset log: ``index`` or ``name``."""
-        key: dict[str, Any] = {"index": int(self.source)} if self.source.isdigit() else {"name": self.source}
+        key: dict[str, Any] = {"index": int(self.source)} if is_number(self.source) else {"name": self.source}
         return {
             **key,
             "kind": self.kind,
@@ -108,10 +108,10 @@ class SourceReport:
 
     def to_markdown(self) -> str:
         """The source for people: verdict, reasons, and the parts that are not fine."""
-        lines = [f"### Source {self.source} ({self.kind}): {self.verdict.value}", ""]
-        lines += [f"* {markdown.line(reason)}" for reason in self.reasons]
         left = "" if self.seconds_left is None else f"; readable for at least {format_duration(self.seconds_left)} more"
-        lines.append(f"* lost already: {'not known' if self.lost is None else f'{self.lost:,}'}{left}")
+        lost = f"lost already: {'not known' if self.lost is None else f'{self.lost:,}'}{left}"
+        head = markdown.line(f"### Source {self.source} ({self.kind}): {self.verdict.value}")
+        lines = [head, "", markdown.bullets([*self.reasons, lost])]
         bad = [part for part in self.parts if part.verdict is not Verdict.SAFE]
         if bad:
             keys = list(dict.fromkeys(key for part in bad for key in part.facts))
@@ -178,8 +178,9 @@ class GuardReport:
 
     def to_markdown(self) -> str:
         """The report for an approval form or a log."""
-        head = [f"## {self.verdict.value}: {self.subject}", ""]
+        head = [markdown.line(f"## {self.verdict.value}: {self.subject}"), ""]
         if self.batch_id is not None:
             head.append(f"The next batch is {self.batch_id}.")
-        head += [f"* {j.reason}" for j in self.judgements]
+        if self.judgements:
+            head.append(markdown.bullets(j.reason for j in self.judgements))
         return "\n".join(head + [part for source in self.sources for part in ("", source.to_markdown())]) + "\n"

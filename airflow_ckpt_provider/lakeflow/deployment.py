@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.report import Judgement, worst
 from airflow_ckpt_provider.lakeflow.flows import Flow, bare, known_flows, qualified
@@ -46,7 +47,7 @@ class Deployment:
     def to_markdown(self) -> str:
         """The findings for people."""
         lines = [f"### What the deployment would do: **{self.verdict.value}**", ""]
-        lines += [f"* {j.verdict.value}: {j.reason}" for j in self.judgements]
+        lines.append(markdown.bullets(f"{j.verdict.value}: {j.reason}" for j in self.judgements))
         if self.tables:
             lines += ["", f"Tables at risk: {', '.join(self.tables)}"]
         return "\n".join(lines) + "\n"

@@ -367,4 +367,4 @@ def _of_flow(steps: FlowSteps) -> str:
     lines.append("5. **Verify** before and after:")
     queries = "\n".join((steps.check.queries if steps.check else {}).values())
     fence = markdown.fence_of(queries)
-    return "\n".join([*lines, "", f"{fence}sql", queries or "-- the table is not known", fence])
+    return "\n".join([*map(markdown.line, lines), "", f"{fence}sql", queries or "-- the table is not known", fence])

@@ -134,7 +134,7 @@ class Strategies:
         columns = ("", "way", "complexity", "cost", "loss", "duplication", "initial snapshot")
         lines = [markdown.table(columns, rows)]
         for choice in self.ranked:
-            lines += ["", f"`{choice.way.value}`:", "", *(f"* {reason}" for reason in choice.reasons)]
+            lines += ["", f"`{choice.way.value}`:", "", markdown.bullets(choice.reasons)]
         return "\n".join(lines) + "\n"
 
 

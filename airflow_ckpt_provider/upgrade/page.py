@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_ckpt_provider import markdown
+
 
 def page_of(
     begun: Mapping[str, Any], known: Sequence[str], rehearsal: Mapping[str, Any] | None, steps: Sequence[str]
@@ -17,8 +19,9 @@ def page_of(
     :param steps: what comes after the approval, in words; empty: they are said elsewhere.
     """
     version = f" to {begun['version']}" if begun.get("version") else ""
-    left_out = "".join(f"* left out: {words}\n" for words in begun.get("skipped") or ())
-    parts = [f"### Upgrade of {begun.get('name')}{version}, {begun.get('mode')}\n\n{left_out}".rstrip()]
+    left_out = markdown.bullets(f"left out: {words}" for words in begun.get("skipped") or ())
+    head = markdown.line(f"### Upgrade of {begun.get('name')}{version}, {begun.get('mode')}")
+    parts = [f"{head}\n\n{left_out}".rstrip()]
     if way_back := begun.get("way_back"):
         parts.append(str(way_back["markdown"]))
     parts += known
@@ -32,5 +35,4 @@ def then(steps: Sequence[str]) -> str:
 
     :param steps: the same in words.
     """
-    numbered = "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
-    return f"### Then\n\n{numbered}"
+    return f"### Then\n\n{markdown.steps(steps)}"

@@ -131,14 +131,16 @@ class DryRun:
 
     def to_markdown(self) -> str:
         """The dry run for the approval form: what was accepted, with the words."""
-        lines = [f"* accepted (`{o.word}`): {o.code}: {o.reason}" for o in self.obstacles]
-        lines = lines or ["* no obstacle was found"]
-        said = [f"Sink `{sink.sink}`, policy `{policy_word(sink.policy)}`: {sink.how}." for sink in self.sinks]
+        lines = [f"accepted (`{o.word}`): {o.code}: {o.reason}" for o in self.obstacles] or ["no obstacle was found"]
+        said = [
+            markdown.line(f"Sink `{sink.sink}`, policy `{policy_word(sink.policy)}`: {sink.how}.")
+            for sink in self.sinks
+        ]
         if len(said) > 1:
             rows = [(f"`{sink.sink}`", policy_word(sink.policy), sink.how) for sink in self.sinks]
             table = markdown.table(("sink", "policy", "what becomes of it"), rows)
             said = [table, "", f"{_QUESTION} Is this all of it?"]
-        return "\n".join(["### Way back", "", *said, "", *lines])
+        return "\n".join(["### Way back", "", *said, "", markdown.bullets(lines)])
 
 
 _QUESTION = "The code of a foreachBatch decides what the stream writes to, and the checkpoint does not name it."

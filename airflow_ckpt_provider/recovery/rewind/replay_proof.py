@@ -67,7 +67,7 @@ class ReplayProof:
     def to_markdown(self) -> str:
         """The proof for people."""
         head = f"### Replay after batch {self.batch_id}: {'as it has to be' if self.ok else 'NOT as it has to be'}\n"
-        lines = [f"* {finding}" for finding in self.findings]
+        lines = [markdown.bullets(self.findings)] if self.findings else []
         for name, rows in self.tables.items():
             if not rows:
                 continue

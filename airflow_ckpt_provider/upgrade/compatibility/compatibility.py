@@ -66,7 +66,8 @@ class Compatibility:
 
     def to_markdown(self) -> str:
         """The comparison for people: a log, an approval form."""
-        head = f"### Compatibility: **{self.verdict.value}**\n\n`{self.build}` on `{self.checkpoint}` after batch {self.batch_id}"
+        of = f"{markdown.code(self.build)} on {markdown.code(self.checkpoint)} after batch {self.batch_id}"
+        head = f"### Compatibility: **{self.verdict.value}**\n\n{of}"
         if not self.changes:
             return f"{head}\n\nNothing has changed that a checkpoint knows of.\n"
         rows = [

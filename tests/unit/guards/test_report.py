@@ -93,3 +93,10 @@ def test_no_length_of_time(text: str) -> None:
 )
 def test_in_words(seconds: float, words: str) -> None:
     assert format_duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("source", "key"), [("0", {"index": 0}), ("²", {"name": "²"}), ("9" * 5000, {"name": "9" * 5000})]
+)
+def test_a_source_whose_name_looks_like_a_number(source: str, key: dict[str, object]) -> None:
+    assert SourceReport(source, "delta").to_json().items() >= key.items()
