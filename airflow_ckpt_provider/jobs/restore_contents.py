@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -72,8 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         opened, place = Repository.open(replace(repository.open(), signing=signing)), target.open()
         said = since_submitted(dict(spark.sparkContext.getConf().getAll()), began) if argv is None else began
         if args.stopped_since:
-            passed = (datetime.now(UTC) - parse_time(args.stopped_since)).total_seconds()
-            said = Clocks(passed=max(said.elapsed, passed))
+            said = _earlier(said, parse_time(args.stopped_since))
         probes = probes_of(place, progress_log=lines or None, spark_rest=args.spark_api)
         restored(opened, place, writes, args, said=said, probes=probes)
     except StorageError as e:
@@ -91,11 +89,17 @@ def since_submitted(settings: Mapping[str, str], began: Clocks) -> Clocks:
     :param settings: of Spark.
     :param began: clocks that began with this process.
     :return: clocks that began when the application was submitted, as far as Spark says that.
+    :raises RefusedError: that is in the future.
     """
     submitted = settings.get("spark.app.submitTime", "")
     if settings.get("spark.submit.deployMode") != "cluster" or not submitted.isdecimal():
         return began  # the driver was started by the one who says it, or its session is older than this application
-    return Clocks(passed=max(began.elapsed, time.time() - int(submitted) / 1000))
+    return _earlier(began, datetime.fromtimestamp(int(submitted) / 1000, UTC))
+
+
+def _earlier(said: Clocks, at: datetime) -> Clocks:
+    """Of two statements that the query is stopped, the clocks of the earlier one."""
+    return max(said, Clocks.since_said(at), key=lambda clocks: clocks.elapsed)
 
 
 def restored(

@@ -5,7 +5,13 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
+
+from airflow_ckpt_provider.errors import RefusedError
+
+#: Seconds by which wall clocks of hosts may differ.
+_CLOCKS_DIFFER = 60.0
 
 
 class Clocks:
@@ -32,6 +38,22 @@ class Clocks:
             # Field 22 of proc(5): clock ticks after boot. The program's name, in brackets, may hold anything.
             ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
             passed = time.clock_gettime(cls._boot) - ticks / os.sysconf("SC_CLK_TCK")
+        return cls(passed=passed)
+
+    @classmethod
+    def since_said(cls, at: datetime) -> Clocks:
+        """Since somebody said that a query is stopped.
+
+        :param at: when, by a wall clock of this or of another host.
+        :raises RefusedError: it is more than a minute ahead of the wall clock of this host: a change that was made since then
+            would not make void what was said.
+        """
+        passed = (datetime.now(UTC) - at).total_seconds()
+        if passed < -_CLOCKS_DIFFER:
+            raise RefusedError(
+                f"the query is said to have been stopped at {at.isoformat()}, which is in the future",
+                hint="see that the clocks of all hosts agree, or give the time when it was stopped; then try again",
+            )
         return cls(passed=passed)
 
     def _now(self) -> tuple[float, float, float]:

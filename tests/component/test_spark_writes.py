@@ -170,6 +170,9 @@ def test_since_when_the_query_is_said_to_be_stopped() -> None:
     assert since_submitted(hour | {"spark.submit.deployMode": "cluster"}, began).elapsed > 3599
     assert since_submitted(hour | {"spark.submit.deployMode": "client"}, began) is began
     assert since_submitted({"spark.submit.deployMode": "cluster"}, began) is began
+    ahead = {"spark.app.submitTime": str(int((time.time() + 3600) * 1000)), "spark.submit.deployMode": "cluster"}
+    with pytest.raises(RefusedError, match="which is in the future"):
+        since_submitted(ahead, began)
 
 
 @pytest.mark.parametrize("backup", ["packs"], indirect=True)

@@ -46,7 +46,7 @@ def rewind(place: Location, context: dict[str, Any], batch: int, **given: Any) -
         (-HOUR, HOUR, "second", True),  # the task that stopped it, however late this one begins
         (timedelta(seconds=50), -HOUR, "second", False),
         (None, -HOUR, "second", True),  # the form of the run
-        (None, HOUR, "second", False),
+        (None, timedelta(seconds=50), "second", False),
         (-HOUR, -HOUR, "first", False),  # a run knows what it has changed itself
     ],
 )
@@ -91,8 +91,17 @@ def test_a_time_in_the_future_is_refused(place: Location, run: Run, ahead: timed
     """Otherwise the change of another run, after which the stream may run again, would not make it void."""
     plant(place / "orders", logs(range(6)))
     stopped_since = (datetime.now(UTC) + ahead).isoformat()
-    with pytest.raises(AirflowFailException, match=r"stopped_since is .*, which is in the future"):
+    with pytest.raises(AirflowFailException, match=r"is said to have been stopped at .*, which is in the future"):
         rewind(place / "orders", run(), 4, stopped_since=stopped_since)
+    assert inspect_target(place / "orders").newest_batch == 5
+
+
+def test_a_run_that_was_started_in_the_future_says_nothing(place: Location, run: Run) -> None:
+    """The clock of the scheduler is ahead of that of this worker: what was changed since it said so is not known."""
+    plant(place / "orders", logs(range(6)))
+    ahead = SimpleNamespace(start_date=datetime.now(UTC) + HOUR)
+    with pytest.raises(AirflowFailException, match=r"is said to have been stopped at .*, which is in the future"):
+        rewind(place / "orders", {**run(), "dag_run": ahead}, 4)
     assert inspect_target(place / "orders").newest_batch == 5
 
 
