@@ -190,14 +190,15 @@ def format_ago(time: datetime, now: datetime | None = None) -> str:
     return f"{int(passed)} s ago"
 
 
-def zoned_time(text: str) -> datetime:
-    """Read a time of a document: ISO 8601 with a time zone.
+def zoned_time(text: object) -> datetime:
+    """Read a time of a document as :func:`parse_time`, where whoever reads it says what is wrong with the document.
 
     :param text: the time.
-    :raises ValueError: it is no time, or has no time zone.
-    :raises TypeError: it is no text.
+    :raises ValueError: it is none, has no zone, or is beyond the times that there are.
     """
-    time = datetime.fromisoformat(text)
-    if time.tzinfo is None:
-        raise ValueError(f"its time {text!r} has no time zone")
-    return time
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r:.80} is no time")
+    try:
+        return parse_time(text)
+    except RefusedError as e:
+        raise ValueError(e.message) from e

@@ -111,6 +111,8 @@ def _drill(name: str, backup_id: str, content: dict[str, Any]) -> Drill:
     seconds = report.get("seconds")
     if seconds is not None and (type(seconds) not in (int, float) or not 0 <= seconds < _LONGEST):
         raise ValueError(f"it took {seconds!r:.80} seconds")
+    if not isinstance(report.get("batches") or [], list):
+        raise ValueError(f"its batches are {report['batches']!r:.80}")
     return Drill(name, backup_id, at, report)
 
 

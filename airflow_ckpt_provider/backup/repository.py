@@ -63,6 +63,7 @@ from airflow_ckpt_provider.storage.encrypted_store import decrypted, new_encrypt
 from airflow_ckpt_provider.storage.hidden_name import is_hidden_name_of
 from airflow_ckpt_provider.storage.location import LARGE, Location
 from airflow_ckpt_provider.storage.store import Listing, StoredFile
+from airflow_ckpt_provider.units import zoned_time
 
 log = logging.getLogger(__name__)
 
@@ -454,7 +455,7 @@ class Repository:
         :param path: its path in the repository.
         :raises RepositoryError: it is damaged.
         """
-        return self.read_object(path, "plan_id", "at")
+        return self.read_object(path, "plan_id", time="at")
 
     def read_records(self, paths: Iterable[str]) -> list[dict[str, Any]]:
         """Read audit records, see :meth:`read_record`; one that is not signed by a trusted key is logged and left out."""
@@ -468,10 +469,11 @@ class Repository:
 
         return list(filter(None, in_parallel(read, paths)))
 
-    def read_object(self, path: str, *keys: str) -> dict[str, Any]:
+    def read_object(self, path: str, *keys: str, time: str | None = None) -> dict[str, Any]:
         """Read a JSON object with these texts in it.
 
         :param path: its path in the repository.
+        :param time: key of a time with a time zone.
         :raises FileNotFoundError: it does not exist.
         :raises RepositoryError: it is damaged.
         """
@@ -480,6 +482,8 @@ class Repository:
             value = load_json(data)
             if not all(isinstance(value[key], str) for key in keys):
                 raise ValueError(f"{' or '.join(keys)} is no text")
+            if time:
+                zoned_time(value[time])
         except (ValueError, KeyError, TypeError, IndexError) as e:
             raise RepositoryError(
                 f"{self.location}/{path} cannot be read ({type(e).__name__}: {e}): {data[:80]!r}",

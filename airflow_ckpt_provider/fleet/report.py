@@ -73,12 +73,11 @@ def read_reports(repository: Repository) -> list[dict[str, Any]]:
             log.warning("%s/%s is left out: it has %s", repository.location, file.path, format_size(file.size))
             continue
         try:
-            report = repository.read_object(file.path, "looked_at", "writer")
-            looked_at = zoned_time(report["looked_at"])
+            report = repository.read_object(file.path, "writer", time="looked_at")
             if report.get("format") != _FORMAT or not isinstance(report["streams"], list):
                 raise ValueError("it is no report of a fleet")
-            found.append((looked_at, report))
-        except (CkptError, OSError, ValueError, KeyError, TypeError) as e:
+            found.append((zoned_time(report["looked_at"]), report))
+        except (CkptError, OSError, ValueError, KeyError) as e:
             log.warning("%s/%s is left out: %s", repository.location, file.path, e)
     return [report for _, report in sorted(found, key=lambda each: each[0], reverse=True)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,7 @@ from airflow_ckpt_provider.change.undo import UNDOABLE
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.seal import Seal
-from airflow_ckpt_provider.errors import CkptError
+from airflow_ckpt_provider.errors import CkptError, RepositoryError
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.specifier import option_for
 from airflow_ckpt_provider.sinks.named_tables import UNITY
@@ -121,11 +121,9 @@ def status_in(
             f"{place} was not changed: its newest committed batch is {committed}, and the stream can be started as it is.",
             (f"airflow-ckpt inspect {shlex.quote(place)}",),
         )
-    plan_id, batch_id = str(record["plan_id"]), int(record["plan"]["batch_id"])
-    request = record["plan"]["request"]
-    undo = undo_command(
-        place, plan_id, repository, [str(sink.get("sink", "")) for sink in request.get("sinks", [request])]
-    )
+    plan_id = str(record["plan_id"])
+    batch_id, sinks = _rewound_to(record)
+    undo = undo_command(place, plan_id, repository, sinks)
     if committed is not None and committed > batch_id:
         return RewindStatus(
             RUNNING_AGAIN,
@@ -141,6 +139,21 @@ def status_in(
         (undo,),
         plan_id,
     )
+
+
+def _rewound_to(record: Mapping[str, Any]) -> tuple[int, list[str]]:
+    """The batch that a rewind went to, and its sinks, by its audit record."""
+    try:
+        request = record["plan"]["request"]
+        sinks = [str(sink.get("sink", "")) for sink in request.get("sinks", [request])]
+        return int(record["plan"]["batch_id"]), sinks
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        raise RepositoryError(
+            f"the audit record of rewind {record['plan_id']}, of {record['at']}, cannot be read, or is forged "
+            f"({type(e).__name__}: {e})",
+            hint="put the record back from a copy of the repository. Without one, move it out of the repository; what it says "
+            "is then not known",
+        ) from e
 
 
 def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStatus:

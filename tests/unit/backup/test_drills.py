@@ -74,6 +74,8 @@ def test_a_damaged_record_is_named(repository: Repository, tmp_path: Path):
         {"report": {**report(), "seconds": -1}},
         {"report": {**report(), "seconds": 10**400}},
         {"report": {**report(), "seconds": "12"}},
+        {"report": {**report(), "batches": 5}},
+        {"proven_at": "0001-01-01T00:00:00+14:00"},
     ],
     ids=str,
 )

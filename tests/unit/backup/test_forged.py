@@ -160,6 +160,7 @@ def _restore(repository: Repository, target: Location) -> None:
         {"checkpoint": None},
         {"created": "2999-12-31T00:00:00"},
         {"created": 1},
+        {"created": "0001-01-01T00:00:00+14:00"},
         {"claim": []},
         {"version": {}},
         {"version": None},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,13 +12,13 @@ import pytest
 from airflow_ckpt_provider.change.sealing import seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli.main import main
-from airflow_ckpt_provider.errors import SealedError
+from airflow_ckpt_provider.errors import RepositoryError, SealedError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
-from airflow_ckpt_provider.recovery.status import RewindStatus, status_of
+from airflow_ckpt_provider.recovery.status import RewindStatus, status_in, status_of
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
@@ -53,6 +54,29 @@ def test_nothing_was_changed(orders: Location) -> None:
     assert (situation.kind, situation.plan_id) == ("untouched", None)
     assert f"its newest committed batch is {NEWEST}" in situation.message
     assert run(situation.commands[0]) == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"plan": 5},
+        {"plan": {"batch_id": "x", "request": {}}},
+        {"plan": {"batch_id": 2, "request": "x"}},
+        {"plan": {"batch_id": 2, "request": {"sinks": [5]}}},
+        {"at": "2026-11-27T00:00:00"},
+        {"at": "x"},
+        {"at": "0001-01-01T00:00:00+14:00"},
+    ],
+    ids=str,
+)
+def test_a_forged_record_is_named(orders: Location, wrong: dict[str, object]) -> None:
+    rewind(orders, "to_batch", 2)
+    place = repository(orders).location
+    (path,) = place.walk("audit")
+    plan_id = json.loads(place.read(path))["plan_id"]
+    place.replace(path, json.dumps({**json.loads(place.read(path)), **wrong}).encode())
+    with pytest.raises(RepositoryError, match=f"{plan_id}.* is forged|{plan_id}.json cannot be read"):
+        status_in(Checkpoint.at(orders).progress(), repository(orders), list(repository(orders).records()))
 
 
 @pytest.mark.parametrize("way", ["again", "undo"])
