@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.units import is_number
 
 #: As a count: all of them.
 UNLIMITED = -1
@@ -159,7 +160,7 @@ def _count(name: str, value: Any) -> int:
     text = str(value).strip()
     if text == "unlimited":
         return UNLIMITED
-    if not text.isdecimal():
+    if not is_number(text):
         raise RefusedError(f"keep-{name} is {value!r}", hint="give a whole number, or unlimited")
     return int(text)
 

@@ -13,6 +13,7 @@ from typing import Any
 from airflow_ckpt_provider.checkpoint.logs import parse_object, split_log
 from airflow_ckpt_provider.checkpoint.source_offsets import Offset, parse_offset
 from airflow_ckpt_provider.errors import UnreadableLogError
+from airflow_ckpt_provider.units import is_number
 
 OFFSETS = "offsets"
 _KNOWN = frozenset({1, 2})
@@ -33,7 +34,7 @@ class SourceOffset:
     @property
     def is_named(self) -> bool:
         """Whether the source is known by a name rather than by its position."""
-        return not self.source.isdigit()
+        return not is_number(self.source)
 
     @property
     def kind(self) -> str:
@@ -160,4 +161,4 @@ def _source_offset(source: str, colon: str, text: str, path: str, batch_id: int)
 
 
 def _plan_order(source: SourceOffset) -> tuple[int, str]:
-    return (0, source.source.zfill(10)) if source.source.isdigit() else (1, source.source)
+    return (0, source.source.zfill(10)) if is_number(source.source) else (1, source.source)

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.lakeflow.progress import moment
+from airflow_ckpt_provider.units import is_number
 
 #: Entries that are asked for. Where so many come back there may be older ones.
 ENTRIES = 1000
@@ -132,13 +133,13 @@ class _Json:
 
     def number(self, name: str) -> int | None:
         text = str(self.values.get(name, ""))
-        return int(text) if text.lstrip("-").isdigit() else None
+        return int(text) if is_number(text.removeprefix("-")) else None
 
 
 def _commit(row: Mapping[str, Any]) -> Commit | None:
     time = moment(row.get("timestamp"))
     version = str(row.get("version") or "")
-    if time is None or not version.isdigit():
+    if time is None or not is_number(version):
         return None
     parameters, metrics = _Json.of(row.get("operationParameters")), _Json.of(row.get("operationMetrics"))
     return Commit(

@@ -19,6 +19,7 @@ from airflow_ckpt_provider.guards.delta_start import NO_TABLE, TABLE_READ
 from airflow_ckpt_provider.guards.kafka_verdicts import NO_BROKER
 from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.json_text import load_rendered
+from airflow_ckpt_provider.units import is_number
 from airflow_ckpt_provider.verdict import Verdict
 
 _SHAPE = (
@@ -242,7 +243,7 @@ def _given(position: Position, asked: bool) -> Iterable[Judgement]:
 def _of_delta(position: Position) -> bool:
     """Whether it begins at a version, or at a time as Delta has it; Kafka's ``startingTimestamp`` is a number."""
     time = position.options.get("startingTimestamp", "").strip()
-    return position.options.get("startingVersion", "").strip().isdigit() or bool(time and not time.isdigit())
+    return is_number(position.options.get("startingVersion", "").strip()) or bool(time and not is_number(time))
 
 
 def _shown(position: Position) -> str:

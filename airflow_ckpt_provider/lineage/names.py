@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.units import is_number
 
 #: Other spellings of a scheme -> the one of the rules.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "az": "abfss", "wasb": "wasbs", "webhdfs": "hdfs"}
@@ -78,7 +79,7 @@ def topic_of(servers: str, topic: str) -> Dataset | None:
     if not first.strip("?"):
         return None
     host, _, port = first.rpartition(":")
-    return Dataset(f"kafka://{first}" if host and port.isdigit() else f"kafka://{first}:{_KAFKA_PORT}", topic)
+    return Dataset(f"kafka://{first}" if host and is_number(port) else f"kafka://{first}:{_KAFKA_PORT}", topic)
 
 
 def full_uri(place: Location) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.sinks.delta_history import NO_VERSION, TableCommit, TableHistory, plan_in
 from airflow_ckpt_provider.sinks.named_tables import Described
+from airflow_ckpt_provider.units import is_number
 
 _STREAM = "STREAMING UPDATE"
 #: Operations that change neither rows nor settings.
@@ -94,11 +95,11 @@ def _commit(row: Mapping[str, Any], settings: Mapping[str, str]) -> TableCommit:
     version, operation = _version(row), str(row.get("operation") or "unknown")
     parameters, metrics = _mapping(row.get("operationParameters")), _mapping(row.get("operationMetrics"))
     query, epoch = str(parameters.get("queryId") or ""), str(parameters.get("epochId") or "")
-    txns = {query: int(epoch)} if operation == _STREAM and query and epoch.isdigit() else {}
+    txns = {query: int(epoch)} if operation == _STREAM and query and is_number(epoch) else {}
     restored = None
     if operation == "RESTORE":
         to = str(parameters.get("version") or "")
-        restored = int(to) if to.isdigit() else NO_VERSION
+        restored = int(to) if is_number(to) else NO_VERSION
     sets = operation in _SETTINGS
     written = str(metrics.get("numOutputRows") or "")
     user = str(row.get("userName") or row.get("userId") or "")
@@ -110,7 +111,7 @@ def _commit(row: Mapping[str, Any], settings: Mapping[str, str]) -> TableCommit:
         txns=txns,
         changes_data=not sets and operation not in _MAINTENANCE,
         restored=restored,
-        rows=int(written) if written.isdigit() else None,
+        rows=int(written) if is_number(written) else None,
         plan_id=plan_in(row.get("userMetadata")),
         settings={**settings, f"{operation} of version {version}": json.dumps(dict(parameters))} if sets else settings,
         updated=dict.fromkeys(txns, time),  # Delta's sink sets both when it commits

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
+from airflow_ckpt_provider.units import is_number
+
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 #: ``*``, a number or a range, each with a step.
@@ -79,4 +81,4 @@ def _numbers(field: str, low: int, high: int, names: tuple[str, ...] = ()) -> se
 def _number(text: str, low: int, names: tuple[str, ...]) -> int:
     if text in names:
         return names.index(text) + low
-    return int(text) if text.isdigit() else -1
+    return int(text) if is_number(text) else -1

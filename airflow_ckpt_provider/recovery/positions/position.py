@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_ckpt_provider.units import is_number
 from airflow_ckpt_provider.verdict import Verdict
 
 
@@ -84,7 +85,7 @@ class SourcePosition:
 
     def to_json(self) -> dict[str, Any]:
         """The position as plain JSON, keyed as in the offset log: ``index`` or ``name``."""
-        key: dict[str, Any] = {"index": int(self.source)} if self.source.isdigit() else {"name": self.source}
+        key: dict[str, Any] = {"index": int(self.source)} if is_number(self.source) else {"name": self.source}
         return {
             **key,
             "kind": self.kind,

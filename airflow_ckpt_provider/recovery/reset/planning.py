@@ -43,6 +43,7 @@ from airflow_ckpt_provider.sinks.is_this_all import notes_on
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink, named_sinks
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.units import is_number
 from airflow_ckpt_provider.verdict import Verdict
 
 log = logging.getLogger(__name__)
@@ -173,7 +174,7 @@ def _going_on(plan: ResetPlan, entry: OffsetEntry) -> ResetPlan:
     """Let the new checkpoint continue with the batch numbers."""
     moved = plan.request.sources
     sources = [name for source in entry.sources if (name := moved.get(source.source, source.source))]
-    if not all(name.isdigit() for name in sources):
+    if not all(map(is_number, sources)):
         raise RefusedError(
             f"{plan.checkpoint} names its sources, and only entries by their places are known here to begin without an offset",
             hint="leave --continue-numbers out, and give the new query a new directory or txnAppId",

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from airflow_ckpt_provider.checkpoint.query_shape import QueryShape, SourceShape
+from airflow_ckpt_provider.units import is_number
 from airflow_ckpt_provider.upgrade.compatibility import kinds
 from airflow_ckpt_provider.upgrade.compatibility.change import Change
 
@@ -26,7 +27,7 @@ def source_changes(old: QueryShape, new: QueryShape) -> Iterator[Change]:
         return
     identities = [(s.kind, s.reads) for s in before], [(s.kind, s.reads) for s in now]
     known = all(s.kind != _UNKNOWN and s.reads for s in (*before, *now))
-    named = any(not s.source.isdigit() for s in before)
+    named = any(not is_number(s.source) for s in before)
     if known and not named and identities[0] != identities[1] and Counter(identities[0]) == Counter(identities[1]):
         yield Change(
             kinds.SOURCES_ORDER, "sources", f"{_listed(before)} in the checkpoint, {_listed(now)} in the new code"
