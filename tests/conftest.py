@@ -12,6 +12,7 @@ import tests.support.throwaway_airflow  # isort: skip  # noqa: E402, F401
 import gc  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
+from collections.abc import Generator  # noqa: E402
 from typing import Any  # noqa: E402
 
 # Here and nowhere else: each conftest.py or module that imports a fixture of the session has one of its own.
@@ -56,8 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collect tests without collections of garbage; let repositories get format 2 after their first backup, if asked for."""
-    gc.disable()
+    """Let repositories get format 2 after their first backup, if that is asked for."""
     if config.getoption("--repository-format") == "mixed":
         from tests.support.mixed_formats import raise_after_first_backup
 
@@ -83,11 +83,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: order.index(what) if (what := shared_by(item.nodeid)) else len(order))
 
 
-def pytest_collection_finish() -> None:
-    """Leave what is loaded by now out of garbage collections, which else go through Airflow, and out of what forks copy."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage while tests are loaded, and leave what is loaded by then out of later collections and of forks."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

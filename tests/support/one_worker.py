@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadFileScheduling
 
-#: What the tests share -> where they are. Each is begun at once, in a worker of its own, for it takes longest.
+#: What the tests share -> where they are. They are begun first, for they take longest.
 SHARED = {
     "Spark": ("tests/integration/",),
     "Airflow": ("tests/system/",),
