@@ -266,7 +266,7 @@ def import_keys(location: Location, exported: bytes, *, made_by: str = "") -> li
     _prove(location, marker, keys, data_key)
     if there is None:
         _put_marker_back(location, marker)
-    elif there.get("encryption") is None:
+    elif not isinstance(said := there.get("encryption"), Mapping) or said.get("cipher") != CIPHER:
         location.replace(_MARKER, json.dumps({**there, "encryption": marker["encryption"]}).encode())
     for _ in range(_TRIES):
         ring = _ring(location, lenient=True)
@@ -292,7 +292,9 @@ def _opened(location: Location) -> tuple[Repository, bytes]:
 
 
 def _marker(location: Location) -> dict[str, Any]:
-    marker: dict[str, Any] = load_json(location.read_document(_MARKER))
+    marker = load_json(location.read_document(_MARKER))
+    if not isinstance(marker, dict):
+        raise ValueError("it is no object")
     return marker
 
 
@@ -301,7 +303,7 @@ def _marker_if_readable(location: Location) -> dict[str, Any] | None:
         marker = _marker(location)
     except (FileNotFoundError, ValueError):
         return None
-    return marker if isinstance(marker, dict) and "id" in marker else None
+    return marker if "id" in marker else None
 
 
 def _ring(location: Location, *, lenient: bool = False) -> _Ring:

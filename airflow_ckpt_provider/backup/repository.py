@@ -136,7 +136,9 @@ class Repository:
                 raise ValueError("its id is none")
         except (ValueError, KeyError, TypeError) as e:
             raise RepositoryError(
-                f"{location}/{_MARKER} cannot be read: {data[:80]!r}", hint="restore this file; it was damaged"
+                f"{location}/{_MARKER} cannot be read: {data[:80]!r}",
+                hint="it was damaged: put it back from a copy of the repository; that of an encrypted one from an export too: "
+                "airflow-ckpt key import REPOSITORY --file EXPORT",
             ) from e
         if not is_ours or type(version) is not int or version not in FORMATS:
             raise RepositoryError(

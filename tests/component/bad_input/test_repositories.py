@@ -157,7 +157,7 @@ _MARKERS = {
     "no format at all": (
         {"name": "left-pad"},
         '/repository.json cannot be read: b\'{"name": "left-pad"}\'',
-        "restore this file; it was damaged",
+        "put it back from a copy of the repository",
     ),
 }
 

@@ -285,9 +285,13 @@ class TestExport:
             place.delete("repository.json")
         elif what == "damaged marker":
             place.replace("repository.json", b"\x00" * 100)
-        elif what == "marker made plain":
+        elif what == "marker without an object":
+            place.replace("repository.json", b"true")
+        elif what.startswith("marker made "):
             marker = json.loads(place.read("repository.json"))
-            place.replace("repository.json", json.dumps({**marker, "encryption": None}).encode())
+            forged = {"plain": None, "a number": 7, "a list": ["wrapped_key"], "empty": {}}
+            encryption = forged[what.removeprefix("marker made ")]
+            place.replace("repository.json", json.dumps({**marker, "encryption": encryption}).encode())
         if what in ("keys", "all"):
             place.delete("keys/000001.json")
         if what == "damaged keys":
@@ -296,7 +300,11 @@ class TestExport:
             place.delete("repository.json")
 
     @pytest.mark.parametrize(
-        "what", ["marker", "damaged marker", "marker made plain", "keys", "damaged keys", "all", "nothing"]
+        "what",
+        [
+            *("marker", "damaged marker", "marker without an object", "marker made plain", "marker made a number"),
+            *("marker made a list", "marker made empty", "keys", "damaged keys", "all", "nothing"),
+        ],
     )
     def test_puts_back_what_was_destroyed(self, place: Location, exported: bytes, what: str) -> None:
         self.destroy(place, what)
@@ -305,6 +313,13 @@ class TestExport:
             assert opens(place, FIRST)
             assert opens(place, SECOND)
             assert len(ids(place)) == 2
+
+    @pytest.mark.parametrize("what", ["damaged marker", "marker without an object", "marker made a number"])
+    def test_a_list_of_the_keys_says_what_cannot_be_read(self, place: Location, exported: bytes, what: str) -> None:
+        self.destroy(place, what)
+        with pytest.raises(RepositoryError, match=r"repository\.json") as error:
+            list_keys(with_key(place, FIRST))
+        assert "airflow-ckpt key import" in str(error.value)
 
     def test_after_the_first_key_was_removed(self, place: Location, exported: bytes) -> None:
         remove_key(with_key(place, SECOND), ids(place)[0])

@@ -89,7 +89,7 @@ def test_a_damaged_marker(place: Location, opening: Any) -> None:
         with pytest.raises(RepositoryError) as error:
             opening(place)
         assert error.value.message == f"{place}/repository.json cannot be read: {data[:80]!r}"
-        assert error.value.hint == "restore this file; it was damaged"
+        assert "airflow-ckpt key import" in (error.value.hint or "")
 
 
 def test_the_id_that_is_expected(place: Location) -> None:
