@@ -115,8 +115,9 @@ def compatibility() -> Iterator[str]:
     yield ""
     yield "Every change of Spark's guide that can be written as code: described, compared with the checkpoint, and"
     yield "rehearsed on real Spark 4.0.0 ([how to](howto/rehearse.md)). *Comparison*: what `airflow-ckpt compatible` finds"
-    yield "with the checkpoint alone. *Descriptions*: whether it finds more with that of the old code. *Rehearsal*: how Spark"
-    yield "fails, or whether rows differ from those of the old code over the same offsets."
+    yield "with the checkpoint alone; of code with state its verdict is `UNKNOWN` then (`PLAN-UNKNOWN`). *Descriptions*: whether"
+    yield "it finds more with that of the old code. *Rehearsal*: how Spark fails, or whether rows differ from those of the old"
+    yield "code over the same offsets."
     for part, changes in WRITTEN.items():
         yield ""
         yield f"## {part}"

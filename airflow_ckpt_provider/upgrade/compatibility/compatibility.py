@@ -84,8 +84,8 @@ def compare(
 
     :param checkpoint: the checkpoint.
     :param description: of the new code.
-    :param before: description of the code that wrote the checkpoint, if there is one: shows what no checkpoint holds, such as
-        the type of a join or a watermark.
+    :param before: description of the code that wrote the checkpoint: shows what no checkpoint holds, such as the type of a join
+        or a watermark. ``None``: there is none, and the verdict on code with state is ``UNKNOWN`` at best.
     :raises NotACheckpointError: there is no checkpoint, or nothing has been logged in it.
     :raises UnreadableLogError: a file of it is damaged.
     """
@@ -97,7 +97,8 @@ def compare(
         )
     tree = checkpoint.tree()
     shape = read_query_shape(tree, newest)
-    found = [*_changes(shape, tree, description), *(_of_descriptions(before, description) if before else ())]
+    has_state = bool(shape.operators and description.shape.operators)
+    found = [*_changes(shape, tree, description), *_of_descriptions(before, description, has_state=has_state)]
     order = list(Effect)
     return Compatibility(
         checkpoint=checkpoint.location.uri,
@@ -117,11 +118,14 @@ def _changes(shape: QueryShape, tree: Tree, description: QueryDescription) -> It
     yield from setting_changes(shape, new)
 
 
-def _of_descriptions(before: QueryDescription, now: QueryDescription) -> Iterator[Change]:
-    if before.output_mode != now.output_mode:
+def _of_descriptions(before: QueryDescription | None, now: QueryDescription, *, has_state: bool) -> Iterator[Change]:
+    if before is not None and before.output_mode != now.output_mode:
         said = f"{before.output_mode} before, {now.output_mode} now"
         yield Change(kinds.OUTPUT_MODE, "output mode", said)
-    if not (before.plan and now.plan):
+    if before is None or not (before.plan and now.plan):
+        if has_state:
+            lacks = "there is no description of the old code" if before is None else "a description has no plan"
+            yield Change(kinds.PLAN_UNKNOWN, "plan", f"the stateful parts of the plan were not compared: {lacks}")
         return
     gone = [part for part in before.plan if part not in now.plan]
     new = [part for part in now.plan if part not in before.plan]

@@ -141,6 +141,13 @@ SOURCES_ORDER = ChangeKind(
     "gives each source the position of another: file sources fail (Wrong basePath), others skip or repeat rows",
     "put the sources back into the order of the checkpoint",
 )
+SOURCES_NAMES = ChangeKind(
+    "SOURCES-NAMES",
+    Effect.UNKNOWN,
+    "Sources have other names, or only one of the two codes names them: a position belongs to a name (Spark 4.2).",
+    "depends on the release",
+    "give the sources the names that the checkpoint has, or rehearse it",
+)
 SOURCE_KIND = ChangeKind(
     "SOURCE-KIND",
     Effect.FORBIDDEN,
@@ -172,7 +179,7 @@ SOURCE_PATH = ChangeKind(
 SOURCE_UNKNOWN = ChangeKind(
     "SOURCE-UNKNOWN",
     Effect.UNKNOWN,
-    "What a source reads cannot be determined from the offset log.",
+    "Whether a source reads the same cannot be determined from the offset log.",
     "depends on the source",
     "rehearse it",
 )
@@ -254,6 +261,14 @@ PLAN_CHANGED = ChangeKind(
     "A stateful part of the plan differs from that of the old code: type of a join, condition, watermark, time-out, aggregate.",
     "does not keep it in the checkpoint and does not look: old state is used by new rules",
     _REHEARSE,
+)
+
+PLAN_UNKNOWN = ChangeKind(
+    "PLAN-UNKNOWN",
+    Effect.UNKNOWN,
+    "The stateful parts of the plan cannot be compared: a checkpoint does not hold windows, conditions, watermarks, output mode.",
+    "does not look: old state is used by new rules where they differ",
+    "give the description of the old code too (`--old`, `old_description`), or rehearse it with the old code",
 )
 
 KINDS = tuple(kind for kind in list(globals().values()) if isinstance(kind, ChangeKind))

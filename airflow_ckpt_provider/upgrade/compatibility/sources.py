@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,6 +12,8 @@ from airflow_ckpt_provider.upgrade.compatibility import kinds
 from airflow_ckpt_provider.upgrade.compatibility.change import Change
 
 _UNKNOWN = "unknown"
+#: Directories of partitions (``day=1/hour=2``) at the end of a path.
+_PARTITIONS = re.compile(r"(/[^/=]+=[^/]*)+$")
 _READS = {"kafka": kinds.SOURCE_TOPICS, "delta": kinds.SOURCE_TABLE, "file": kinds.SOURCE_PATH}
 
 
@@ -34,6 +37,9 @@ def source_changes(old: QueryShape, new: QueryShape) -> Iterator[Change]:
         )
         return
     by_name = {s.source: s for s in now}
+    if set(by_name) != {s.source for s in before}:
+        said = f"{_listed(before)} in the checkpoint, {_listed(now)} in the new code"
+        yield Change(kinds.SOURCES_NAMES, "sources", said)
     for was in before:
         if was.source in by_name:
             yield from _of_one(was, by_name[was.source])
@@ -48,18 +54,26 @@ def _of_one(was: SourceShape, now: SourceShape) -> Iterator[Change]:
         yield Change(kinds.SOURCE_UNKNOWN, subject, f"{subject} was {was.kind} and is {now.kind}")
     elif was.kind != now.kind:
         yield Change(kinds.SOURCE_KIND, subject, f"{subject} was {was.kind} and is {now.kind}")
-    elif was.reads and now.reads and not _same(was, now):
+    elif bool(was.reads) != bool(now.reads):
+        where = "the new code" if was.reads else "the checkpoint"
+        yield Change(kinds.SOURCE_UNKNOWN, subject, f"what {subject} ({was.kind}) reads is not known of {where}")
+    elif was.kind == "file" and _within(was, now):
+        said = f"{subject} read files in {', '.join(was.reads)}, and in {', '.join(now.reads)} now"
+        yield Change(kinds.SOURCE_UNKNOWN, subject, said)
+    elif _places(was) != _places(now):
         said = f"{subject} ({was.kind}) read {', '.join(was.reads)} and reads {', '.join(now.reads)}"
         yield Change(_READS[was.kind], subject, said)
 
 
-def _same(was: SourceShape, now: SourceShape) -> bool:
-    """Whether two sources of one kind read the same, as far as can be determined."""
-    if was.kind != "file":
-        return was.reads == now.reads
-    # What is known is the directory of the files that were read: one below the other may be a part of the same.
-    (before,), (after,) = ((f"{directory}/" for directory in source.reads) for source in (was, now))
-    return before.startswith(after) or after.startswith(before)
+def _places(source: SourceShape) -> list[str]:
+    """What a source reads; of files the directory above those of partitions, since a batch may have read one partition."""
+    return [_PARTITIONS.sub("", each) for each in source.reads] if source.kind == "file" else list(source.reads)
+
+
+def _within(was: SourceShape, now: SourceShape) -> bool:
+    """Whether one of two directories of files is in the other: the same source may have read a part, or other code all of it."""
+    before, after = (f"{place}/" for source in (was, now) for place in _places(source))
+    return before != after and (before.startswith(after) or after.startswith(before))
 
 
 def _listed(sources: tuple[SourceShape, ...]) -> str:

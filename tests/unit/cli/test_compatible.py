@@ -21,7 +21,9 @@ def description(checkpoint: Path, tmp_path: Path) -> Path:
     opened = Checkpoint.at(open_location(str(checkpoint)))
     newest = opened.progress().newest
     assert newest
-    found = QueryDescription("o:build", "4.0.0", "", "update", 1, (), read_query_shape(opened.tree(), newest))
+    found = QueryDescription(
+        "o:build", "4.0.0", "", "update", 1, ("Window 1 minute",), read_query_shape(opened.tree(), newest)
+    )
     place = tmp_path / "d.json"
     place.write_text(json.dumps(found.to_json()))
     return place
@@ -37,10 +39,13 @@ def changed(description: Path, **conf: str) -> Path:
 
 
 def test_nothing_has_changed(checkpoint: Path, description: Path):
-    finished = run("compatible", checkpoint, description)
+    finished = run("compatible", checkpoint, description, "--old", description)
     assert finished.code == 0
     assert finished.out.splitlines()[0].startswith("SAFE  o:build on")
     assert "nothing has changed" in finished.out
+    alone = run("compatible", checkpoint, description)
+    assert (alone.code, alone.out.split()[0]) == (1, "UNKNOWN")
+    assert "PLAN-UNKNOWN" in alone.out
 
 
 def test_json(checkpoint: Path, description: Path):

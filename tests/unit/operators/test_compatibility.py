@@ -26,7 +26,9 @@ def described(checkpoint: Path, tmp_path: Path) -> Callable[..., str]:
     opened = Checkpoint.at(open_place(str(checkpoint)))
     newest = opened.progress().newest
     assert newest
-    found = QueryDescription("o:build", "4.0.0", "", "update", 1, (), read_query_shape(opened.tree(), newest))
+    found = QueryDescription(
+        "o:build", "4.0.0", "", "update", 1, ("Window 1 minute",), read_query_shape(opened.tree(), newest)
+    )
 
     def describe(name: str = "d.json", **changes: Any) -> str:
         (tmp_path / name).write_text(json.dumps(replace(found, **changes).to_json()))
@@ -40,7 +42,7 @@ def operator(checkpoint: Path, description: str, **fields: Any) -> Compatibility
 
 
 def test_safe(checkpoint: Path, described: Callable[..., str], run: Run):
-    result = operator(checkpoint, described()).execute(run())
+    result = operator(checkpoint, described(), old_description=described()).execute(run())
     assert json.loads(json.dumps(result)) == result
     assert (result["verdict"], result["changes"]) == ("SAFE", [])
     assert result["markdown"].startswith("### Compatibility: **SAFE**")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,15 +16,18 @@ from airflow_ckpt_provider.checkpoint.query_shape import OperatorShape, QuerySha
 from airflow_ckpt_provider.checkpoint.state_schema import StoreSchema
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError
 from airflow_ckpt_provider.storage.opening import open_location
-from airflow_ckpt_provider.upgrade.compatibility.compatibility import Compatibility, compare
+from airflow_ckpt_provider.upgrade.compatibility.compatibility import Compatibility
+from airflow_ckpt_provider.upgrade.compatibility.compatibility import compare as compare_with_old
 from airflow_ckpt_provider.upgrade.compatibility.description import QueryDescription, parse_description
 from airflow_ckpt_provider.upgrade.compatibility.kinds import KINDS
 from airflow_ckpt_provider.upgrade.compatibility.schemas import goes_into
+from airflow_ckpt_provider.upgrade.compatibility.sources import source_changes
 from airflow_ckpt_provider.upgrade.compatibility.versions import release, written_by
 from airflow_ckpt_provider.verdict import Verdict
 from tests.samples.archives import VERSIONS, kinds_of, sample
 
 Open = Callable[..., tuple[Checkpoint, QueryDescription]]
+_PLAN = ("EventTimeWatermark ts, 30 seconds",)
 
 
 @pytest.fixture
@@ -36,9 +40,14 @@ def opened(tmp_path: Path) -> Open:
         assert newest
         shape = read_query_shape(checkpoint.tree(), newest)
         state_format = 2 if shape.commit_log == 2 else 1
-        return checkpoint, QueryDescription("orders:build", version, "", "append", state_format, (), shape)
+        return checkpoint, QueryDescription("orders:build", version, "", "append", state_format, _PLAN, shape)
 
     return open_sample
+
+
+def compare(checkpoint: Checkpoint, description: QueryDescription) -> Compatibility:
+    """Compare a checkpoint with new code that has the plan of the old code."""
+    return compare_with_old(checkpoint, description, before=description)
 
 
 def with_shape(description: QueryDescription, **changes: Any) -> QueryDescription:
@@ -175,6 +184,35 @@ def test_sources(opened: Open):
     assert codes(compare(checkpoint, with_shape(description, sources=(first, strange)))) == ["SOURCE-UNKNOWN"]
 
 
+@pytest.mark.parametrize("reads", ["nothing", "a directory in it", "the directory above"])
+def test_a_file_source_that_may_read_other_files(opened: Open, reads: str):
+    checkpoint, description = opened("two_sources_union")
+    first, second = description.shape.sources
+    (place,) = second.reads
+    others = {
+        "nothing": (),
+        "a directory in it": (f"{place}/part",),
+        "the directory above": (posixpath.dirname(place),),
+    }
+    other = replace(second, reads=others[reads])
+    found = compare(checkpoint, with_shape(description, sources=(first, other)))
+    assert (codes(found), found.verdict) == (["SOURCE-UNKNOWN"], Verdict.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [("ab", "ac"), ("ab", "01"), ("01", "ab")],
+    ids=["one was replaced", "names were removed", "names are new"],
+)
+def test_sources_of_other_names(before: str, now: str) -> None:
+    def named(names: str) -> QueryShape:
+        sources = tuple(SourceShape(name, "kafka", ("orders",)) for name in names)
+        return QueryShape(sources, operators=(), conf={}, partitions=None, offset_log=2, commit_log=None)
+
+    assert [change.kind.code for change in source_changes(named(before), named(now))] == ["SOURCES-NAMES"]
+    assert not list(source_changes(named(before), named(before)))
+
+
 def test_pinned_settings_are_ignored(opened: Open):
     checkpoint, description = opened("hdfs_agg")
     changed = {
@@ -260,10 +298,21 @@ def test_the_old_description_shows_what_no_checkpoint_holds(opened: Open):
     checkpoint, description = opened("hdfs_ssjoin")
     before = replace(description, plan=("Join Inner, (id = id)", "EventTimeWatermark ts, 30 seconds"))
     now = replace(before, plan=("Join LeftOuter, (id = id)", "EventTimeWatermark ts, 30 seconds"), output_mode="update")
-    assert codes(compare(checkpoint, now)) == []
-    found = compare(checkpoint, now, before=before)
+    found = compare_with_old(checkpoint, now, before=before)
     assert (sorted(codes(found)), found.verdict) == (["OUTPUT-MODE", "PLAN-CHANGED"], Verdict.UNKNOWN)
     assert "`Join Inner, (id = id)` before, `Join LeftOuter, (id = id)` now" in [c.message for c in found.changes]
+
+
+@pytest.mark.parametrize("old", ["none", "without a plan"])
+def test_without_the_old_description_code_with_state_is_never_safe(opened: Open, old: str):
+    checkpoint, description = opened("hdfs_ssjoin")
+    before = None if old == "none" else replace(description, plan=())
+    found = compare_with_old(checkpoint, description, before=before)
+    assert (codes(found), found.verdict) == (["PLAN-UNKNOWN"], Verdict.UNKNOWN)
+    assert "old_description" in found.changes[0].to_json()["remedy"]
+    checkpoint, description = opened("file_to_file")
+    found = compare_with_old(checkpoint, description, before=None if before is None else description)
+    assert (codes(found), found.verdict) == ([], Verdict.SAFE)
 
 
 def test_spark_3_5_says_no_names(opened: Open):
