@@ -71,6 +71,8 @@ def advise(found: dict[str, Any] | None, params: dict[str, Any] | None = None) -
     positions = [position for each in (found or {}).get("steps", ()) for position in each["positions"]]
     known_where = bool(positions) and all(p["options"] and p["verdict"] != "UNKNOWN" for p in positions)
     known = {"position_known": True} if form["starting_positions"] or known_where else {}
+    if known_where:  # else what becomes of the flow's state would be unknown
+        known["stateful"] = False
     strategies = recovery_strategy(StrategyFacts.from_json({**known, **form["facts"]}))
     checks = table_checks({**form["checks"], **form["test_checks"]})
     return {

@@ -61,12 +61,21 @@ class StrategyFacts:
     def from_json(cls, known: Mapping[str, Any]) -> StrategyFacts:
         """Read facts as a form gives them.
 
-        :raises RefusedError: there is no such fact.
+        :raises RefusedError: there is no such fact, or it is of another kind.
         """
-        strange = sorted(set(known) - set(cls.__slots__))
-        if strange:
-            raise RefusedError(f"there is no fact {strange[0]!r}", hint=f"facts: {', '.join(cls.__slots__)}")
+        for name, value in known.items():
+            if name not in cls.__slots__:
+                raise RefusedError(f"there is no fact {name!r}", hint=f"facts: {', '.join(cls.__slots__)}")
+            wanted, words = _KINDS.get(name, (bool, "true or false"))
+            may_be_left_out = value is None and name not in _ALWAYS_KNOWN
+            if not may_be_left_out and type(value) is not wanted:
+                raise RefusedError(f"fact {name} is {value!r}, not {words}", hint="leave out what is not known")
         return cls(**known)
+
+
+#: Facts that are not yes or no: kind and words.
+_KINDS: dict[str, tuple[type, str]] = {"source": (str, "a text"), "table_bytes": (int, "a number of bytes")}
+_ALWAYS_KNOWN = ("source", "loss_acceptable", "duplicates_acceptable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +176,10 @@ def _rank(choice: Choice, facts: StrategyFacts) -> tuple[bool, int, int, int]:
 def _reset(facts: StrategyFacts) -> Choice:
     seekable = not facts.source or facts.source.lower() in _SEEKABLE
     reasons = ["the table keeps its rows and stays readable; only the flow begins again"]
-    complexity = "medium"
-    loss, duplication = Verdict.SAFE, Verdict.SAFE
-    if facts.source_holds_unread is False:
-        loss = Verdict.WILL_LOSE
-        reasons.append("the source no longer has all that the flow had not read; no way back has it either")
-    elif facts.source_holds_unread is None and facts.source_holds_history is not True:
-        loss = Verdict.UNKNOWN
-        reasons.append("it is not known whether the source still has what the flow had not read: ask a source guard")
+    complexity, duplication = "medium", Verdict.SAFE
+    loss, unread = _loss_of_unread(facts)
+    if unread:
+        reasons.append(unread)
     if facts.sink_idempotent:
         reasons.append("what is read twice ends up once, so the position may be early")
     elif facts.position_known and seekable:
@@ -184,12 +189,25 @@ def _reset(facts: StrategyFacts) -> Choice:
         complexity = "high"
         why = "the source's reader cannot be given a position" if not seekable else "where the table ends is not known"
         reasons.append(f"{why}: what is read again is written again")
-    if facts.stateful:
-        complexity = "high"
+    if facts.stateful is not False:
+        complexity = "high" if facts.stateful else complexity
+        loss = loss if loss is Verdict.WILL_LOSE else Verdict.UNKNOWN
+        duplication = duplication if duplication is Verdict.WILL_DUPLICATE else Verdict.UNKNOWN
         reasons.append(
             "the flow's state begins empty: windows and duplicates that reach over the position come out differently"
+            if facts.stateful
+            else "whether the flow keeps state (aggregation, deduplication, join) is not known; it begins empty: give stateful"
         )
     return Choice(Way.RESET, complexity, "low", loss, duplication, False, False, True, tuple(reasons))
+
+
+def _loss_of_unread(facts: StrategyFacts) -> tuple[Verdict, str]:
+    if facts.source_holds_unread is False:
+        return Verdict.WILL_LOSE, "the source no longer has all that the flow had not read; no way back has it either"
+    if facts.source_holds_unread is None and facts.source_holds_history is not True:
+        said = "it is not known whether the source still has what the flow had not read: ask a source guard"
+        return Verdict.UNKNOWN, said
+    return Verdict.SAFE, ""
 
 
 def _loss_of_history(facts: StrategyFacts) -> tuple[Verdict, str]:
@@ -236,9 +254,9 @@ def _backup(facts: StrategyFacts) -> Choice:
             )
     else:
         reasons.append(f"{why}, so the copy is only a safety net")
-    loss = Verdict.WILL_LOSE if facts.source_holds_unread is False else Verdict.SAFE
-    if loss is not Verdict.SAFE:
-        reasons.append("no copy has it either")
+    loss, unread = _loss_of_unread(facts)
+    if unread:
+        reasons.append(unread)
     return Choice(
         Way.BACKUP,
         "medium" if facts.sink_idempotent or known is Verdict.SAFE else "high",

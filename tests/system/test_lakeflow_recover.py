@@ -77,7 +77,7 @@ def recover(example_dags: dict[str, DAG], run_dag: RunDag) -> Callable[..., Any]
         positions = {
             INCREMENTAL: {"options": {"modifiedAfter": after}, "carried_by": {"modifiedAfter": "modifiedAfter"}}
         }
-        facts = {"source": "files", "source_holds_unread": True, "source_holds_history": False}
+        facts = {"source": "files", "source_holds_unread": True, "source_holds_history": False, "stateful": False}
         conf = {
             "pipeline": PRODUCTION,
             "facts": facts,

@@ -40,8 +40,8 @@ def test_a_source_with_all_its_history_and_no_position_makes_the_full_refresh_be
 def test_lost_history_and_no_position_make_the_backup_best() -> None:
     facts = {"source": "kafka", "source_holds_history": False, "source_holds_unread": True, "position_known": False}
     assert ranked(**facts)[0] is Way.BACKUP
-    assert ranked(**facts, sink_idempotent=True)[0] is Way.RESET
-    assert ranked(**facts, duplicates_acceptable=True)[0] is Way.RESET
+    assert ranked(**facts, sink_idempotent=True, stateful=False)[0] is Way.RESET
+    assert ranked(**facts, duplicates_acceptable=True, stateful=False)[0] is Way.RESET
     assert ranked(**facts)[-1] in (Way.REFRESH, Way.RESET)
 
 
@@ -64,6 +64,15 @@ def test_what_nobody_has_is_lost_on_every_way() -> None:
     assert {choice.loss for choice in found.ranked} == {Verdict.WILL_LOSE}
 
 
+@pytest.mark.parametrize("stateful", [True, None])
+def test_a_reset_that_may_begin_with_an_empty_state_is_not_safe(stateful: bool | None) -> None:
+    known = {"source": "kafka", "source_holds_unread": True, "position_known": True, "sink_idempotent": True}
+    facts = StrategyFacts.from_json({**known, "stateful": stateful})
+    reset = next(c for c in recovery_strategy(facts).ranked if c.way is Way.RESET)
+    assert (reset.loss, reset.duplication) == (Verdict.UNKNOWN, Verdict.UNKNOWN)
+    assert "state" in reset.reasons[-1]
+
+
 def test_a_large_table_is_dear() -> None:
     def cost(size: int | None) -> str:
         found = recovery_strategy(StrategyFacts(source_holds_history=True, table_bytes=size))
@@ -75,7 +84,7 @@ def test_a_large_table_is_dear() -> None:
 def test_nothing_known_is_not_safe() -> None:
     found = {choice.way: choice for choice in recovery_strategy(StrategyFacts()).ranked}
     assert (found[Way.RESET].loss, found[Way.RESET].duplication) == (Verdict.UNKNOWN, Verdict.UNKNOWN)
-    assert (found[Way.BACKUP].loss, found[Way.BACKUP].duplication) == (SAFE, Verdict.UNKNOWN)
+    assert (found[Way.BACKUP].loss, found[Way.BACKUP].duplication) == (Verdict.UNKNOWN, Verdict.UNKNOWN)
     assert (found[Way.REFRESH].loss, found[Way.REFRESH].duplication) == (Verdict.UNKNOWN, SAFE)
 
 
@@ -100,3 +109,19 @@ def test_texts() -> None:
     assert f"| 1 | `{found.best.way.value}` |" in found.to_markdown()
     with pytest.raises(RefusedError, match="there is no fact 'sauce'"):
         StrategyFacts.from_json({"sauce": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("stateful", "false"),
+        ("stateful", 0),
+        ("source", 5),
+        ("source", None),
+        ("table_bytes", "1"),
+        ("table_bytes", True),
+    ],
+)
+def test_a_fact_of_another_kind(name: str, value: object) -> None:
+    with pytest.raises(RefusedError, match=f"fact {name} is {value!r}, not"):
+        StrategyFacts.from_json({name: value})
