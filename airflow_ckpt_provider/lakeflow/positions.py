@@ -24,7 +24,7 @@ from airflow_ckpt_provider.verdict import Verdict
 
 _SHAPE = (
     'give {flow: {"source": name, "options": {option: value}, "carried_by": {option: key of the configuration}, '
-    '"language": "python" or "sql"}}, '
+    '"language": "python" or "sql", "deployed": true or false}}, '
     "or {flow: XCom of StartingPositionsOperator}"
 )
 
@@ -105,6 +105,8 @@ def _of_flow(flow: str, value: Any) -> Iterable[Position]:
         about = {key: value[key] for key in ("carried_by", "deployed", "language") if key in value}
         several = len(value["sources"]) > 1
         for source in value["sources"]:
+            if not isinstance(source, Mapping):
+                raise _of_another_kind(flow, "a source", source)
             name = str(source.get("name", source.get("index", "")))
             yield _position(flow, {**about, **source, "source": name if several else ""})
     elif isinstance(value, Mapping):
@@ -123,17 +125,31 @@ def _position(flow: str, value: Mapping[str, Any]) -> Position:
     language = str(value.get("language") or "").lower()
     if language not in ("", PYTHON, SQL):
         raise RefusedError(f"the language of flow {flow} is {language!r}", hint="give 'python' or 'sql'")
-    carried_by = {str(k): str(v) for k, v in (value.get("carried_by") or {}).items() if k in options}
+    carried, reasons, deployed = value.get("carried_by") or {}, value.get("reasons") or (), value.get("deployed")
+    if not isinstance(carried, Mapping):
+        raise _of_another_kind(flow, "carried_by", carried)
+    if isinstance(reasons, str) or not isinstance(reasons, Sequence):
+        raise _of_another_kind(flow, "reasons", reasons)
+    if deployed not in (None, True, False):
+        raise _of_another_kind(flow, "deployed", deployed)
+    verdict = value.get("verdict") or Verdict.SAFE
+    if verdict not in tuple(Verdict):
+        raise _of_another_kind(flow, "verdict", verdict)
+    carried_by = {str(k): str(v) for k, v in carried.items() if k in options}
     return Position(
         flow,
         str(value.get("source") or ""),
         {str(name): _text(option) for name, option in options.items()},
         carried_by,
-        bool(value.get("deployed")),
+        bool(deployed),
         language,
-        Verdict(value.get("verdict") or Verdict.SAFE),
-        tuple(map(str, value.get("reasons") or ())),
+        Verdict(verdict),
+        tuple(map(str, reasons)),
     )
+
+
+def _of_another_kind(flow: str, what: str, value: Any) -> RefusedError:
+    return RefusedError(f"starting_positions of flow {flow}: {what} is {value!r}", hint=_SHAPE)
 
 
 def judge_positions(

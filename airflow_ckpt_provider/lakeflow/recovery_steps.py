@@ -76,7 +76,7 @@ class AboutFlow:
                 raise RefusedError(f"about is {given[:80]!r}", hint=_SHAPE) from e
         found = {}
         for flow, facts in (given or {}).items() if isinstance(given or {}, Mapping) else [("", given)]:
-            if not isinstance(facts, Mapping) or set(facts) - set(cls.__slots__):
+            if not isinstance(facts, Mapping) or set(facts) - set(cls.__slots__) or not _are_of_their_kind(facts):
                 raise RefusedError(f"about has {flow!r}: {facts!r}", hint=_SHAPE)
             language = str(facts.get("language") or "").lower()
             if language not in ("", PYTHON, SQL):
@@ -100,6 +100,17 @@ class AboutFlow:
                 facts.get("stateful"),
             )
         return found
+
+
+def _are_of_their_kind(facts: Mapping[str, Any]) -> bool:
+    """Whether each fact of a flow is of the kind that it has to be; ``None`` is as if it were left out."""
+    kinds: dict[str, tuple[type, ...]] = {
+        "sources": (Mapping, str, list, tuple),
+        "carried_by": (Mapping,),
+        "keys": (list, tuple),
+        "stateful": (bool,),
+    }
+    return all(value is None or isinstance(value, kinds.get(name, (str,))) for name, value in facts.items())
 
 
 @dataclass(frozen=True, slots=True)

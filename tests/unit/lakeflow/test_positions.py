@@ -11,6 +11,7 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.delta_start import NO_TABLE, TABLE_READ
 from airflow_ckpt_provider.guards.kafka_verdicts import NO_BROKER
 from airflow_ckpt_provider.lakeflow.positions import judge_positions, positions_of
+from airflow_ckpt_provider.lakeflow.recovery_steps import AboutFlow
 from airflow_ckpt_provider.verdict import Verdict
 
 
@@ -61,6 +62,35 @@ def test_other_shapes(given: Any) -> None:
     with pytest.raises(RefusedError, match="starting") as refused:
         positions_of(given)
     assert "carried_by" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("deployed", each) for each in ("false", "True", 2, [])),
+        *(("carried_by", each) for each in ("key", [1])),
+        *(("reasons", each) for each in ("one", 5)),
+        *(("verdict", each) for each in ("FINE", [])),
+    ],
+)
+def test_a_part_of_another_kind(name: str, value: Any) -> None:
+    """``"deployed": "false"`` is not taken for a word that the code has it."""
+    if not value:
+        value = [value]
+    with pytest.raises(RefusedError, match=f"starting_positions of flow f: {name} is") as refused:
+        positions_of({"f": {"options": {"modifiedAfter": "x"}, name: value}})
+    assert "carried_by" in str(refused.value.hint)
+    with pytest.raises(RefusedError, match="flow f: a source is 5"):
+        positions_of({"f": {"sources": [5]}})
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"stateful": "false"}, {"stateful": 0}, {"keys": "id"}, {"carried_by": ["a"]}, {"sources": 5}, {"target": []}],
+)
+def test_facts_of_a_flow_of_another_kind(facts: dict[str, Any]) -> None:
+    with pytest.raises(RefusedError, match="about has 'f'"):
+        AboutFlow.from_json({"f": facts})
 
 
 def test_of_a_flow_that_is_not_reset() -> None:
