@@ -33,6 +33,9 @@ FIELDS = (
 )
 #: Fields that the workspace repeats of an update; an update with other fields looks like one without them.
 _REPEATED = frozenset({"cause", "full_refresh", FULL_REFRESH, "parameters", REFRESH, "validate_only"})
+#: Fields that are true or false, and those that are lists of names.
+_FLAGS = frozenset({"development", "full_refresh", "validate_only"})
+_LISTS = frozenset({FULL_REFRESH, FULL_REFRESH_BY_PATH, REFRESH, "refresh_selection_by_path", RESET})
 #: Fields of ``pipeline_params`` and ``pipeline_task`` of the Jobs API (databricks-sdk v0.110.0 and later).
 JOB_FIELDS = ("full_refresh", FULL_REFRESH, REFRESH, RESET)
 TASK_FIELDS = (*JOB_FIELDS, "parameters")
@@ -58,13 +61,15 @@ class StartRequest:
         :param fields: fields that are known by name; empty ones are left out.
         :param more: further fields of the interface's version, passed through.
         :param about: the other arguments of the class.
-        :raises RefusedError: a field is given twice.
+        :raises RefusedError: a field is given twice, or is of another kind: a text such as ``"false"`` would count as true.
         """
         body = {name: value for name, value in fields.items() if value not in (None, "", [], (), {}, False)}
         for name, value in (more or {}).items():
             if name in body and body[name] != value:
                 raise RefusedError(f"{name} is given twice", hint=f"leave {name} out of body")
             body[name] = value
+        for name, value in body.items():
+            _check_kind(name, value)
         if cause := body.get("cause"):
             about.setdefault("expected_cause", cause)
         return cls(body, **about)
@@ -134,6 +139,15 @@ class StartRequest:
                 f"{where} has no field {strange[0]}", hint="start the pipeline itself, without job_id, or leave it out"
             )
         return {name: value for name, value in self.body.items() if name in fields}
+
+
+def _check_kind(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if name in _FLAGS and not isinstance(value, bool):
+        raise RefusedError(f"{name} is {value!r}", hint="give true or false")
+    if name in _LISTS and not (isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)):
+        raise RefusedError(f"{name} is {value!r}", hint="give a list of names")
 
 
 def _set(value: Any) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -270,3 +271,20 @@ def test_jobs() -> None:
     rewind = StartRequest.of({"rewind_spec": {"dry_run": True}})
     with pytest.raises(RefusedError, match="pipeline_task has no field rewind_spec"):
         rewind.as_task("p")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, each) for name in ("validate_only", "full_refresh", "development") for each in ("false", 1, [])),
+        *(
+            (name, each)
+            for name in ("full_refresh_selection", "reset_checkpoint_selection")
+            for each in ("orders", [1])
+        ),
+    ],
+)
+def test_a_field_of_another_kind_is_refused(name: str, value: object) -> None:
+    """``"validate_only": "false"`` would count as a dry run here, and as a refresh of all tables in the workspace."""
+    with pytest.raises(RefusedError, match=f"^{name} is {re.escape(repr(value))}"):
+        StartRequest.of({"full_refresh_selection": []}, {name: value})
