@@ -161,7 +161,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
         manifest = repository.made_by(name, made_by(context))
         if manifest is None:
             return None
-        if flag(self.current, "current") and checkpoint.progress().latest_committed != manifest.batch_id:
+        if flag(self.current, "current", empty=True) and checkpoint.progress().latest_committed != manifest.batch_id:
             self.log.info(
                 "Backup %s is of batch %d, and the stream has continued", manifest.backup_id, manifest.batch_id
             )

@@ -423,7 +423,7 @@ class ChainRewindOperator(JointOperator):
             streams,
             Specifier(kind, value),
             begins_with=given,
-            exact_replay=flag(self.exact_replay, "exact_replay"),
+            exact_replay=flag(self.exact_replay, "exact_replay", empty=True),
             guards=guards_with_kafka(GuardSettings(), text(self.kafka_config_id)),
             look_in=[open_place(uri, text(self.checkpoint_conn_id)) for uri in texts(self.downstream, "downstream")],
             batches=_batches(self.batches),

@@ -105,7 +105,7 @@ class CheckpointDoctorOperator(StoppingOperator, CheckpointOperator, StreamOpera
             mode = self._mode()
             fails_on = self._fails_on()
             checkpoint = self._checkpoint()
-            contents = flag(self.contents, "contents")
+            contents = flag(self.contents, "contents", empty=True)
             found = checkpoint.diagnose(contents=contents)
             undecided = checkpoint.undecided()
             self._log(checkpoint, found, undecided)

@@ -109,12 +109,13 @@ def whole_number(value: Any, field: str, *, least: int = 0) -> int | None:
     return number
 
 
-def flag(value: Any, field: str) -> bool:
-    """Return a field as true or false; empty is false.
+def flag(value: Any, field: str, *, empty: bool = False) -> bool:
+    """Return a field as true or false.
 
+    :param empty: what an empty field is, as of a template whose value is missing: that which is safer.
     :raises RefusedError: it is neither.
     """
-    found = (text(value) or "false").lower()
+    found = (text(value) or str(empty)).lower()
     if found in _TRUE:
         return True
     if found in _FALSE:

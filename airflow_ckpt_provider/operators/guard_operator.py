@@ -78,7 +78,7 @@ class GuardOperator(CheckpointOperator, StreamOperator):
 
         downtime = text(self.max_downtime)
         return GuardSettings(
-            fail_on_data_loss=flag(self.fail_on_data_loss, "fail_on_data_loss"),
+            fail_on_data_loss=flag(self.fail_on_data_loss, "fail_on_data_loss", empty=True),
             max_downtime=parse_seconds(downtime, field="max_downtime") if downtime else None,
             buffer=parse_seconds(text(self.buffer) or "0", field="buffer") if downtime else 0.0,
             options={kind: mapping(values, f"options[{kind!r}]") for kind, values in options.items()},

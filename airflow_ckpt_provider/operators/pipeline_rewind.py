@@ -86,7 +86,9 @@ class PipelineRewindOperator(PipelineChangeOperator):
             StartRequest.of({"rewind_spec": rewind_spec(to, datasets, dry_run=dry)}) for dry in (True, False)
         )
         selection = {REFRESH: list(names_of(self.refresh_selection, "refresh_selection"))}
-        replay = StartRequest.of(selection, mapping(self.body, "body")) if flag(self.replay, "replay") else None
+        replay = (
+            StartRequest.of(selection, mapping(self.body, "body")) if flag(self.replay, "replay", empty=True) else None
+        )
         if not self._has_begun():
             plan = plan_pipeline_rewind(
                 self.workspace,

@@ -69,7 +69,7 @@ class CheckpointRepositoryCheckOperator(StreamOperator):
         with no_retry_when_refused():
             repository = self._open_repository()
             report = check_repository(repository, name=text(self.name))
-            trust = check_trust(repository, pin=_pin(self.pin)) if flag(self.trust, "trust") else None
+            trust = check_trust(repository, pin=_pin(self.pin)) if flag(self.trust, "trust", empty=True) else None
         result = report.to_json() | ({"trust": trust.to_json()} if trust else {})
         if trust and "ti" in context:
             context["ti"].xcom_push(key="pin", value=dict(trust.pin))

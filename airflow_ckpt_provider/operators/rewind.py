@@ -153,7 +153,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
             sink_exit=self._policies(),
             repository=place,
             name=text(self.name),
-            exact_replay=flag(self.exact_replay, "exact_replay"),
+            exact_replay=flag(self.exact_replay, "exact_replay", empty=True),
             backup=text(self.backup_id),
             guards=guards_with_kafka(GuardSettings(), text(self.kafka_config_id)),
             downstream=[open_place(uri, text(self.checkpoint_conn_id)) for uri in texts(self.downstream, "downstream")],

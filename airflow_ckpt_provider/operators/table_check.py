@@ -122,7 +122,9 @@ class TableCheckOperator(TextOperator):
             "markdown": counts_markdown(checks, counts) + "".join(f"\n* {j.reason}" for j in judgements),
         }
         self.log.info("\n%s", result["markdown"])
-        if result["verdict"] in ("WILL_LOSE", "WILL_DUPLICATE") and flag(self.fail_when_worse, "fail_when_worse"):
+        if result["verdict"] in ("WILL_LOSE", "WILL_DUPLICATE") and flag(
+            self.fail_when_worse, "fail_when_worse", empty=True
+        ):
             if "ti" in context:
                 # A task that fails has no result of its own accord, and the next one shows it.
                 context["ti"].xcom_push(key="return_value", value=result)

@@ -16,6 +16,7 @@ def test_empty(empty: Any) -> None:
     assert text(empty) is None
     assert whole_number(empty, "batch") is None
     assert flag(empty, "replace") is False
+    assert flag(empty, "must_be_accepted", empty=True) is True
     with pytest.raises(RefusedError) as e:
         required(empty, "repository")
     assert str(e.value) == ("repository is empty\nHINT: give repository, or check the template that it comes from")

@@ -146,6 +146,8 @@ def test_what_must_be_accepted_is_asked_for_by_the_plan(place: Location, run: Ru
     asked: dict[str, Any] = {"mode": "plan", "must_be_accepted": "True"}
     with pytest.raises(AirflowFailException, match="needs somebody to accept: "):
         rewind(place / "orders", run(), 2, **asked, accept=[])
+    with pytest.raises(AirflowFailException, match="needs somebody to accept: "):  # a template whose value is missing
+        rewind(place / "orders", run(), 2, **asked | {"must_be_accepted": "None"}, accept=[])
     assert rewind(place / "orders", run(), 2, **asked)["outcome"] is None
     assert rewind(place / "orders", run(), 2, mode="plan", accept=[])["outcome"] is None
     assert rewind(place / "orders", run(), 5, **asked, accept=[])["plan"]["already_done"]
