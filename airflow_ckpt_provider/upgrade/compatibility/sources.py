@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -12,8 +11,7 @@ from airflow_ckpt_provider.upgrade.compatibility import kinds
 from airflow_ckpt_provider.upgrade.compatibility.change import Change
 
 _UNKNOWN = "unknown"
-#: Directories of partitions (``day=1/hour=2``) at the end of a path.
-_PARTITIONS = re.compile(r"(/[^/=]+=[^/]*)+$")
+_MORE_FILES = "describe it where all of its directories have files, and without maxFilesPerTrigger; or rehearse it"
 _READS = {"kafka": kinds.SOURCE_TOPICS, "delta": kinds.SOURCE_TABLE, "file": kinds.SOURCE_PATH}
 
 
@@ -57,23 +55,18 @@ def _of_one(was: SourceShape, now: SourceShape) -> Iterator[Change]:
     elif bool(was.reads) != bool(now.reads):
         where = "the new code" if was.reads else "the checkpoint"
         yield Change(kinds.SOURCE_UNKNOWN, subject, f"what {subject} ({was.kind}) reads is not known of {where}")
-    elif was.kind == "file" and _within(was, now):
-        said = f"{subject} read files in {', '.join(was.reads)}, and in {', '.join(now.reads)} now"
-        yield Change(kinds.SOURCE_UNKNOWN, subject, said)
-    elif _places(was) != _places(now):
+    elif was.reads != now.reads:
         said = f"{subject} ({was.kind}) read {', '.join(was.reads)} and reads {', '.join(now.reads)}"
-        yield Change(_READS[was.kind], subject, said)
-
-
-def _places(source: SourceShape) -> list[str]:
-    """What a source reads; of files the directory above those of partitions, since a batch may have read one partition."""
-    return [_PARTITIONS.sub("", each) for each in source.reads] if source.kind == "file" else list(source.reads)
+        if was.kind == "file" and _within(was, now):
+            yield Change(kinds.SOURCE_UNKNOWN, subject, f"{said} as far as its files show", _MORE_FILES)
+        else:
+            yield Change(_READS[was.kind], subject, said)
 
 
 def _within(was: SourceShape, now: SourceShape) -> bool:
-    """Whether one of two directories of files is in the other: the same source may have read a part, or other code all of it."""
-    before, after = (f"{place}/" for source in (was, now) for place in _places(source))
-    return before != after and (before.startswith(after) or after.startswith(before))
+    """Whether one of two directories is in the other: known is what the files have in common that were read, a part perhaps."""
+    (before,), (after,) = ((f"{directory}/" for directory in source.reads) for source in (was, now))
+    return before.startswith(after) or after.startswith(before)
 
 
 def _listed(sources: tuple[SourceShape, ...]) -> str:
