@@ -52,9 +52,11 @@ def _of_one(was: SourceShape, now: SourceShape) -> Iterator[Change]:
         yield Change(kinds.SOURCE_UNKNOWN, subject, f"{subject} was {was.kind} and is {now.kind}")
     elif was.kind != now.kind:
         yield Change(kinds.SOURCE_KIND, subject, f"{subject} was {was.kind} and is {now.kind}")
-    elif bool(was.reads) != bool(now.reads):
+    elif not (was.reads and now.reads):
         where = "the new code" if was.reads else "the checkpoint"
-        yield Change(kinds.SOURCE_UNKNOWN, subject, f"what {subject} ({was.kind}) reads is not known of {where}")
+        yield Change(
+            kinds.SOURCE_UNKNOWN, subject, f"what {subject} ({was.kind}) reads is not shown by an offset of {where}"
+        )
     elif was.reads != now.reads:
         said = f"{subject} ({was.kind}) read {', '.join(was.reads)} and reads {', '.join(now.reads)}"
         if was.kind == "file" and _within(was, now):

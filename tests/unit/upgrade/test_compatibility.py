@@ -27,6 +27,8 @@ from airflow_ckpt_provider.verdict import Verdict
 from tests.samples.archives import VERSIONS, kinds_of, sample
 
 Open = Callable[..., tuple[Checkpoint, QueryDescription]]
+#: Samples of sources whose offsets are numbers only: which rate, socket or table it is, nothing shows.
+_NAMELESS = ("rate_async_progress", "rate_micro_batch", "rate_to_console")
 _PLAN = ("EventTimeWatermark ts, 30 seconds",)
 
 
@@ -82,6 +84,9 @@ def test_unchanged_code_is_safe_on_every_kind(version: str, opened: Open):
         parsed = parse_description(json.dumps(description.to_json()), path="d.json")
         assert parsed == description
         found = compare(checkpoint, parsed)
+        if kind in _NAMELESS:
+            assert set(codes(found)) == {"SOURCE-UNKNOWN"}, kind
+            continue
         assert (codes(found), found.verdict) == ([], Verdict.SAFE), kind
 
 
