@@ -18,16 +18,15 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.fence import (
+from airflow_ckpt_provider.change.attempts import (
     LEASE_VARIABLE,
     Attempt,
-    Fence,
     LeaseTerms,
     attempts_place,
-    fenced,
     newest_attempt,
     was_changed_since,
 )
+from airflow_ckpt_provider.change.fence import Fence, fenced
 from airflow_ckpt_provider.errors import ChangeRunningError, LeaseLostError, RefusedError, StorageError
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
