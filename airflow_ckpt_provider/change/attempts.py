@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from airflow_ckpt_provider.backup.numbered import number_of
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.processes import process_of, share_clock
 from airflow_ckpt_provider.errors import RefusedError
@@ -33,7 +34,7 @@ ALIVE, END, WRITTEN = ".alive.json", ".end.json", ".written.json"
 #: Sets the length of the lease and of the request time-out, in seconds; for tests, and for stores that are very slow.
 LEASE_VARIABLE = "AIRFLOW_CKPT_LEASE_SECONDS"
 #: Clocks of two hosts run at speeds that differ by far less than this.
-DRIFT = 1.1
+_DRIFT = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,11 @@ class LeaseTerms:
 
     lease: float = 120.0
     request_timeout: float = 90.0
+
+    @property
+    def over_after(self) -> float:
+        """Seconds after which nothing of an attempt can arrive any more, by the clock of whichever host."""
+        return (self.lease + self.request_timeout) * _DRIFT
 
     @classmethod
     def given(cls) -> LeaseTerms:
@@ -131,7 +137,7 @@ def newest_attempt(place: Location) -> Attempt | None:
 
     A number whose file cannot be read (its writer was killed, on a store without atomic writes) counts as an attempt of nobody.
     """
-    numbers = _numbers(place)
+    numbers = numbers_in(file.path for file in place.list().files)
     return read_attempt(place, max(numbers)) if numbers else None
 
 
@@ -175,7 +181,7 @@ def was_changed_since(repository: Repository, checkpoint: Location, since: Clock
     def is_after(last: StoredFile, at: datetime | None, other: Attempt) -> bool:
         seconds = since.elapsed + (0 if at and share_clock(here, other.process) else 60)
         if not last.path.endswith(END):
-            seconds += (other.terms.lease + other.terms.request_timeout) * DRIFT
+            seconds += other.terms.over_after
         noted = at or last.modified
         return noted is None or noted > datetime.now(UTC) - timedelta(seconds=seconds)
 
@@ -235,14 +241,9 @@ def _read(place: Location, path: str) -> Mapping[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _numbers(place: Location) -> list[int]:
-    return numbers_in(file.path for file in place.list().files)
-
-
 def numbers_in(paths: Iterable[str]) -> list[int]:
     """The numbers of the attempts among the files of a directory."""
-    names = (path.removesuffix(".json") for path in paths)
-    return [int(name) for name in names if name.isdecimal()]
+    return [number for path in paths if (number := number_of(path)) is not None]
 
 
 def _time(text: object) -> datetime | None:

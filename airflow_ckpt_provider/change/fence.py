@@ -27,7 +27,6 @@ from airflow_ckpt_provider.backup.term import Term
 from airflow_ckpt_provider.change.attempts import (
     ALIVE,
     CHANGES,
-    DRIFT,
     END,
     WRITTEN,
     Attempt,
@@ -76,7 +75,7 @@ class Fence:
     def wait_for_others(self) -> None:
         """Let nobody write for this attempt any more, and wait until nothing that was sent can arrive."""
         self._place.create(f"{self.attempt.number:06d}{WRITTEN}", json.dumps({"at": _now()}).encode())
-        wait = (self.attempt.terms.lease + self.attempt.terms.request_timeout) * DRIFT
+        wait = self.attempt.terms.over_after
         log.info("%s waits %.0f s: somebody who was lost may still write for it", self.attempt.words, wait)
         _wait_until(lambda: False, wait)
 
@@ -307,7 +306,7 @@ def _wait_for(place: Location, earlier: Attempt, checkpoint: Location, *, since:
 
     :param since: when a later number was taken, at the latest, by ``time.monotonic``.
     """
-    wait = (earlier.terms.lease + earlier.terms.request_timeout) * DRIFT - (time.monotonic() - since)
+    wait = earlier.terms.over_after - (time.monotonic() - since)
     log.warning("%s has not ended: %s is changed after %.0f s at the latest", earlier.words, checkpoint, wait)
     _wait_until(lambda: has_ended(place, earlier), wait)
 
@@ -330,7 +329,7 @@ def _is_dead(attempt: Attempt) -> bool:
     here = process_of(os.getpid())
     if attempt.pid == os.getpid() and attempt.process == here:
         return attempt.nonce not in _ACTIVE
-    if not here or attempt.process.rpartition("/")[0] != here.rpartition("/")[0]:
+    if not share_clock(here, attempt.process):
         return False
     return process_of(attempt.pid) not in ("", attempt.process)
 

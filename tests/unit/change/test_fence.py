@@ -117,6 +117,7 @@ class TestNumbers:
         """Its writer was killed on a store without atomic writes; its number is taken all the same."""
         place = attempts_place(repository, orders)
         place.create("000007.json", b'{"plan_id": "be')
+        place.create("9.json", b"{}")  # no attempt has made it: its name would be 000009.json
         seen = newest_attempt(place)
         assert seen is not None
         assert (seen.number, seen.plan_id, seen.terms) == (7, "unknown", LeaseTerms())
