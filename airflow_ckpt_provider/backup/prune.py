@@ -407,7 +407,7 @@ def apply_prune(
             packs, written = repack(repository, stream.name, stream.packed_anew, made_by=made_by)
             stream = replace(stream, objects={**stream.objects, **{pack: pack_size(pack) or 0 for pack in packs}})
             size -= written
-        deleted, waiting = prune_stream(repository, stream, abandoned_after, made_by, workers)
+        deleted, waiting = delete_unlisted(repository, stream.name, stream.objects, abandoned_after, made_by, workers)
         objects += len(deleted)
         size += sum(stream.objects.get(path, 0) for path in deleted)
         if waiting:
@@ -418,16 +418,25 @@ def apply_prune(
     return outcome
 
 
-def prune_stream(
-    repository: Repository, stream: StreamPrune, abandoned_after: timedelta, made_by: str, workers: int
+def delete_unlisted(
+    repository: Repository, name: str, named: Collection[str], abandoned_after: timedelta, made_by: str, workers: int
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Carry out the plan for one stream; return what was deleted, and who has to be waited for, or why something stays."""
-    place, name = repository.location, stream.name
+    """Delete the objects of a stream that a plan names, as far as no manifest lists them by now.
+
+    :param name: name of the stream.
+    :param named: paths of the objects.
+    :param abandoned_after: a backup or restore that began longer ago and has not ended is given up.
+    :param made_by: the run or user that does it.
+    :param workers: requests under way at once.
+    :return: what was deleted; and who has to be waited for, or why something stays.
+    :raises RefusedError: an object is none of the stream; nothing was deleted.
+    """
+    place = repository.location
     damaged = read_damaged(place, name)  # before the mark: who begins behind it lists none of these
     marks = read_marks(place, name, for_prune=True)
     # Nothing but what the plan shows: that has what an earlier prune had named. What a later one has named may stay, for its mark
     # goes and it deletes nothing without that; and no backup takes up what is of an older generation and listed nowhere.
-    named = set(stream.objects)
+    named = set(named)
     _check_objects(name, named)
     if not named and not marks.unfinished:
         _tidy(repository, name, listed_by(repository, name), DamagedObjects())
