@@ -20,9 +20,9 @@ from airflow_ckpt_provider.backup.claims import ABANDONED_AFTER
 from airflow_ckpt_provider.backup.content_checks import is_computable
 from airflow_ckpt_provider.backup.contents import Places, listed_by, objects_there, stream_names
 from airflow_ckpt_provider.backup.damaged import read_damaged
+from airflow_ckpt_provider.backup.deletion import delete_unlisted
 from airflow_ckpt_provider.backup.immutability import locks_on
 from airflow_ckpt_provider.backup.packing import PACK_SIZE, PACKED_BELOW
-from airflow_ckpt_provider.backup.prune import delete_unlisted
 from airflow_ckpt_provider.backup.repack import OnFile, pack_anew
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id, raise_format
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress
