@@ -14,7 +14,7 @@ import yaml
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.streams import schema
-from airflow_ckpt_provider.streams.kinds import kinds_of
+from airflow_ckpt_provider.streams.declared import kinds_of
 from airflow_ckpt_provider.streams.loading import MERGED, load_streams, parse_streams
 from airflow_ckpt_provider.streams.problems import DeclarationError, dotted
 from airflow_ckpt_provider.streams.settings import SETTINGS
@@ -552,7 +552,7 @@ def test_the_schema_takes_what_the_model_takes() -> None:
 
 
 def test_every_field_is_described() -> None:
-    from airflow_ckpt_provider.streams.kinds import descriptions_of
+    from airflow_ckpt_provider.streams.declared import descriptions_of
 
     for record in schema.records():
         assert set(descriptions_of(record)) == set(kinds_of(record)), record
