@@ -28,6 +28,7 @@ from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
+from airflow_ckpt_provider.units import zoned_time
 
 CHANGES = "changes"
 ALIVE, END, WRITTEN = ".alive.json", ".end.json", ".written.json"
@@ -249,6 +250,6 @@ def numbers_in(paths: Iterable[str]) -> list[int]:
 def _time(text: object) -> datetime | None:
     """A time in a note; ``None``: not known."""
     try:
-        return datetime.fromisoformat(str(text)).astimezone(UTC)
-    except (ValueError, OverflowError):
+        return zoned_time(text)
+    except ValueError:
         return None

@@ -109,11 +109,13 @@ class TestWhatWasDoneSince:
             assert mine.done_since(Clocks(passed=-3600)) is None
         assert {path.rpartition("/")[2] for path in read} == {"000004.json", "000004.end.json"}
 
+    @pytest.mark.parametrize("note", [b'{"at', b'{"at": "2000-01-01T00:00:00", "outcome": "done"}'])
     def test_a_note_that_cannot_be_read_counts_by_the_time_of_its_file(
-        self, orders: Location, repository: Repository
+        self, orders: Location, repository: Repository, note: bytes
     ) -> None:
+        """Nor can a time without a zone."""
         attempt_that("done", orders, repository)
-        attempts_place(repository, orders).replace("000001.end.json", b'{"at')
+        attempts_place(repository, orders).replace("000001.end.json", note)
         with attempt_at(orders, repository) as mine:
             assert mine.done_since(Clocks(passed=3600)) is not None
             assert mine.done_since(Clocks(passed=-3600)) is None
