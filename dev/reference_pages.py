@@ -12,7 +12,7 @@ from airflow_ckpt_provider.advisor.condition import Step
 from airflow_ckpt_provider.advisor.registry import PARTS, WRAPPERS
 from airflow_ckpt_provider.checkpoint.advice_kinds import ADVICE
 from airflow_ckpt_provider.checkpoint.doctor import KINDS as DAMAGE
-from airflow_ckpt_provider.streams.kinds import descriptions_of, kinds_of, required_of
+from airflow_ckpt_provider.streams.declared import descriptions_of, kinds_of, required_of
 from airflow_ckpt_provider.streams.loading import MERGED
 from airflow_ckpt_provider.streams.schema import SCHEMA_FILE, records, schema_text, shown_default
 from airflow_ckpt_provider.streams.settings import SETTINGS, STREAMS, STREAMS_WORDS, variable

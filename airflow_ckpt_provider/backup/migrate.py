@@ -20,9 +20,9 @@ from airflow_ckpt_provider.backup.claims import ABANDONED_AFTER
 from airflow_ckpt_provider.backup.content_checks import is_computable
 from airflow_ckpt_provider.backup.contents import Places, listed_by, objects_there, stream_names
 from airflow_ckpt_provider.backup.damaged import read_damaged
+from airflow_ckpt_provider.backup.deletion import delete_unlisted
 from airflow_ckpt_provider.backup.immutability import locks_on
 from airflow_ckpt_provider.backup.packing import PACK_SIZE, PACKED_BELOW
-from airflow_ckpt_provider.backup.prune import StreamPrune, prune_stream
 from airflow_ckpt_provider.backup.repack import OnFile, pack_anew
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id, raise_format
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress
@@ -335,8 +335,7 @@ def _migrated(
             )
             going |= moved
         if going:
-            pruned = StreamPrune(name, going, len(going), sum(going.values()), 0)
-            deleted, waiting = prune_stream(repository, pruned, abandoned_after, made_by, workers)
+            deleted, waiting = delete_unlisted(repository, name, going, abandoned_after, made_by, workers)
             waits_for |= dict.fromkeys(waiting)
             total = replace(total, deleted=total.deleted + len(deleted))
             going = {}

@@ -23,9 +23,11 @@ from typing import Any, Protocol
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_order
+from airflow_ckpt_provider.change.attempts import LeaseTerms
+from airflow_ckpt_provider.change.edits import Edits, Write
 from airflow_ckpt_provider.change.fail_closed_order import removal_groups, write_order
-from airflow_ckpt_provider.change.fence import Fence, LeaseTerms, fenced
-from airflow_ckpt_provider.change.plan import Edits, Plan, Write, undone_by
+from airflow_ckpt_provider.change.fence import Fence, fenced
+from airflow_ckpt_provider.change.plan import Plan, undone_by
 from airflow_ckpt_provider.change.plan_seal import check_not_begun, give_back, raise_above, seal_for_plan
 from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
 from airflow_ckpt_provider.change.sealing import remove_empty, remove_seal

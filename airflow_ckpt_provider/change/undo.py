@@ -12,17 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.plan import (
-    Edits,
-    Plan,
-    Write,
-    check_paths,
-    listed_files,
-    literal_writes,
-    plan_page,
-    undo_of,
-    undone_by,
-)
+from airflow_ckpt_provider.change.edits import Edits, Write, listed_files, literal_writes
+from airflow_ckpt_provider.change.plan import Plan, undo_of, undone_by
+from airflow_ckpt_provider.change.plan_document import check_paths
+from airflow_ckpt_provider.change.plan_page import plan_page
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target, is_hidden

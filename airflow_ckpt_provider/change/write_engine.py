@@ -15,7 +15,8 @@ from typing import Protocol
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.term import Term
-from airflow_ckpt_provider.change.fence import Attempt, Fence, newest_attempt, sign_of_life, wants_writes
+from airflow_ckpt_provider.change.attempts import Attempt, newest_attempt, sign_of_life, wants_writes
+from airflow_ckpt_provider.change.fence import Fence
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
 

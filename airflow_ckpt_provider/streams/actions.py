@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from airflow_ckpt_provider.streams.kinds import ConnId, Declared, Dotted
+from airflow_ckpt_provider.streams.declared import Declared
+from airflow_ckpt_provider.streams.kinds import ConnId, Dotted
 
 
 @dataclass(frozen=True, kw_only=True)

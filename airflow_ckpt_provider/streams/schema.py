@@ -8,17 +8,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow_ckpt_provider.streams.kinds import (
-    Declared,
-    Items,
-    Kind,
-    Named,
-    Record,
-    default_of,
-    descriptions_of,
-    kinds_of,
-    required_of,
-)
+from airflow_ckpt_provider.streams.declared import Declared, Record, default_of, descriptions_of, kinds_of, required_of
+from airflow_ckpt_provider.streams.kinds import Items, Kind, Named
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.units import format_duration
 

@@ -11,7 +11,8 @@ from airflow_ckpt_provider.backup.names import LONGEST_NAME
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.streams.actions import Action
 from airflow_ckpt_provider.streams.cron import is_cron
-from airflow_ckpt_provider.streams.kinds import ConnId, Declared, Dotted, NameOfStream, Place, Rules, StoreOptions, Text
+from airflow_ckpt_provider.streams.declared import Declared
+from airflow_ckpt_provider.streams.kinds import ConnId, Dotted, NameOfStream, Place, Rules, StoreOptions, Text
 from airflow_ckpt_provider.units import format_duration, parse_duration
 
 _WORDS_OF_SINKS = ("foreachBatch", "foreach", "kafka")

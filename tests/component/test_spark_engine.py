@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ckpt_provider.backup import create as create_module
+from airflow_ckpt_provider.backup import closure_copy
 from airflow_ckpt_provider.backup.create import BackupResult, create_backup
 from airflow_ckpt_provider.backup.engine import Threads, TooMuchForThreadsError, UpTo
 from airflow_ckpt_provider.backup.expire import apply_expire
@@ -43,7 +43,7 @@ from tests.support.spark_tasks import Tasks
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(create_module, "_PAUSE", 0)
+    monkeypatch.setattr(closure_copy, "_PAUSE", 0)
 
 
 class Pair:

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.fence import LEASE_VARIABLE, attempts_place
+from airflow_ckpt_provider.change.attempts import LEASE_VARIABLE, attempts_place
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import DamagedBackupError, LeaseLostError, RefusedError, RepositoryError, StorageError
 from airflow_ckpt_provider.jobs.restore_contents import _parser, restored, since_submitted

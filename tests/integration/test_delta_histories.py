@@ -16,7 +16,8 @@ import pytest
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from tests.support.delta_histories import happen
-from tests.support.delta_history import FEW_TASKS, History, StreamHistory, newest_version
+from tests.support.delta_history import FEW_TASKS, History, StreamHistory
+from tests.support.delta_log_files import newest_version
 from tests.support.sink_recovery import run_histories
 from tests.support.streams.spark_host import SparkHost, coordinates
 

@@ -14,7 +14,7 @@ import pytest
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
-from airflow_ckpt_provider.change.fence import LEASE_VARIABLE
+from airflow_ckpt_provider.change.attempts import LEASE_VARIABLE
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import plan_restore

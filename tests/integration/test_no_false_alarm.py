@@ -24,7 +24,8 @@ from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.checkpoints import compact
-from tests.support.delta_history import History, json_versions, new_commits
+from tests.support.delta_history import History
+from tests.support.delta_log_files import json_versions, new_commits
 from tests.support.delta_tables import delta_checkpoint
 from tests.support.healthy_sources import Said
 from tests.support.iceberg_history import IcebergHistory, iceberg_host, line_of

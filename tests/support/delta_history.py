@@ -17,9 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, Transaction, write_deltalake
-from deltalake.schema import PrimitiveType
+from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.set_aside import default_repository
@@ -33,6 +31,14 @@ from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.support.checkpoints import batch_metadata, commit_log, compact, file_source_log, metadata, offsets_log
+from tests.support.delta_log_files import (
+    commit_file,
+    committed_ms,
+    json_versions,
+    new_commits,
+    newest_version,
+    settings_of,
+)
 from tests.support.sink_model import Change, Event, Line, Rows, added, mapped, merged, rows_after
 from tests.support.streams.data import put_files, stateless_rows
 from tests.support.streams.spark_host import SparkHost
@@ -237,10 +243,10 @@ class History:
 
     def others(self, *names: str) -> str:
         """Somebody does something with the table, of some things or of all; return what."""
-        name = self.chance.choice(names or list(_OTHERS))
+        name = self.chance.choice(names or list(OTHERS))
         before = self.version
         try:
-            _OTHERS[name](self)
+            OTHERS[name](self)
         except AssertionError as e:  # Spark refused: a version whose files are gone, an append-only table
             self.sync()
             return f"{name} refused ({str(e).partition('failed: ')[2][:40]!r})"
@@ -430,7 +436,7 @@ class StreamHistory(History):
         """A stream knows its table by its place: there is no replay into a copy."""
 
 
-_OTHERS: dict[str, Callable[[History], None]] = {
+OTHERS: dict[str, Callable[[History], None]] = {
     "append": History.append,
     "merge": History._merge,
     "delete": History._delete,
@@ -451,83 +457,6 @@ _OTHERS: dict[str, Callable[[History], None]] = {
 }
 
 
-class DeltaRsHistory(History):
-    """The same by delta-rs alone, which is fast: it writes what the others do, and a batch as Delta's sink does."""
-
-    common = ("owner", "owner", "delta.enableChangeDataFeed", "delta.setTransactionRetentionDuration")
-    rare = ("delta.appendOnly",)
-    _by_spark = frozenset({"restore", "restore to a time", "clone"})
-
-    def others(self, *names: str) -> str:
-        return super().others(*(name for name in names or _OTHERS if name not in self._by_spark))
-
-    def create(self) -> None:
-        self.place.replace("metadata", metadata(self.query_id))
-        write_deltalake(self.out, _arrow(Counter()))
-        self.sync()
-
-    @property
-    def table(self) -> DeltaTable:
-        return DeltaTable(self.out)
-
-    def held(self, table: Path | None = None) -> Rows:
-        found = QueryBuilder().register("t", DeltaTable(table or self.out)).execute("SELECT id, v FROM t")
-        return Counter((str(row["id"]), int(row["v"])) for row in pa.table(found.read_all()).to_pylist())
-
-    def insert(self, table: Path, rows: Rows, txn: tuple[str, int] | None = None) -> None:
-        if (about := self._not_remembered(table, txn)) is not None:
-            write_deltalake(table, _arrow(rows), mode="append", schema_mode="merge", commit_properties=about)
-
-    def merge_rows(self, table: Path, rows: Rows, txn: tuple[str, int] | None = None) -> None:
-        if (about := self._not_remembered(table, txn)) is not None:
-            merge = DeltaTable(table).merge(_arrow(rows), "t.id = s.id", "s", "t", commit_properties=about)
-            merge.when_matched_update({"v": "s.v"}).when_not_matched_insert({"id": "s.id", "v": "s.v"}).execute()
-
-    def _not_remembered(self, table: Path, txn: tuple[str, int] | None) -> CommitProperties | None:
-        if txn is None:
-            return CommitProperties()
-        remembered = DeltaTable(table).transaction_version(txn[0])
-        if remembered is not None and remembered >= txn[1]:
-            return None
-        return CommitProperties(app_transactions=[Transaction(*txn)])
-
-    def delete_rows(self, where: str) -> None:
-        self._may_refuse(lambda: self.table.delete(where))
-
-    def update_rows(self, where: str) -> None:
-        self._may_refuse(lambda: self.table.update({"v": "v + 100"}, predicate=where))
-
-    def overwrite(self, rows: Rows) -> None:
-        self._may_refuse(lambda: write_deltalake(self.out, _arrow(rows), mode="overwrite", schema_mode="merge"))
-
-    def set_property(self, name: str, value: str) -> None:
-        self.table.alter.set_table_properties({name: value}, raise_if_not_exists=False)
-
-    def add_constraint(self, name: str) -> None:
-        self.table.alter.add_constraint({name: "id is not null"})
-
-    def add_column(self, name: str) -> None:
-        self.table.alter.add_columns(Field(name, PrimitiveType("integer")))
-
-    def optimize(self) -> None:
-        self.table.optimize.compact()
-
-    def vacuum(self) -> None:
-        self.table.vacuum(0, enforce_retention_duration=False, dry_run=False)
-
-    def _may_refuse(self, deed: Callable[[], object]) -> None:
-        try:
-            deed()
-        except Exception as e:  # such as an append-only table
-            raise AssertionError(f"failed: {e}") from e
-
-
-def _arrow(rows: Rows) -> pa.Table:
-    found = list(rows.elements())
-    ids, numbers = [id_ for id_, _ in found], [v for _, v in found]
-    return pa.table({"id": pa.array(ids, pa.string()), "v": pa.array(numbers, pa.int64())})
-
-
 def plan_batch(checkpoint: Location, batch: int) -> None:
     """Log a batch of a file source, as Spark does before it runs it."""
     checkpoint.replace(f"sources/0/{batch}", file_source_log(batch))
@@ -545,39 +474,3 @@ def values(rows: Rows) -> str:
 def _txn(txn: tuple[str, int] | None) -> tuple[str, ...]:
     start = "SET spark.databricks.delta.write."
     return (f"{start}txnAppId={txn[0]}", f"{start}txnVersion={txn[1]}") if txn else ()
-
-
-def commit_file(table: Path, version: int) -> Path:
-    return table / "_delta_log" / f"{version:020d}.json"
-
-
-def committed_ms(table: Path, version: int) -> int:
-    """When Delta says that a version was committed: the time of its file, or the one that the commit carries."""
-    file = commit_file(table, version)
-    actions = [json.loads(line) for line in file.read_text().splitlines()]
-    info: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
-    return int(info.get("inCommitTimestamp", file.stat().st_mtime_ns // 1_000_000))
-
-
-def json_versions(table: Path) -> list[int]:
-    """Versions whose commit is there, ascending."""
-    return sorted(int(file.stem) for file in (table / "_delta_log").glob("*.json") if file.stem.isdigit())
-
-
-def newest_version(table: Path) -> int:
-    return max(json_versions(table), default=-1)
-
-
-def new_commits(table: Path, after: int) -> list[tuple[int, list[dict[str, Any]]]]:
-    """Version and actions of the commits after a version."""
-    return [
-        (version, [json.loads(line) for line in commit_file(table, version).read_text().splitlines()])
-        for version in json_versions(table)
-        if version > after
-    ]
-
-
-def settings_of(found: dict[str, Any]) -> dict[str, str]:
-    """Properties and columns of a table's metadata."""
-    columns = json.loads(found["schemaString"])["fields"]
-    return {**found["configuration"], **{f"column {column['name']}": str(column["type"]) for column in columns}}

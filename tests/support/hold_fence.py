@@ -11,7 +11,8 @@ from __future__ import annotations
 import sys
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.fence import LeaseTerms, fenced
+from airflow_ckpt_provider.change.attempts import LeaseTerms
+from airflow_ckpt_provider.change.fence import fenced
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.storage.opening import open_location
 

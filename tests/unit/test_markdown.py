@@ -9,7 +9,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from airflow_ckpt_provider import markdown
-from airflow_ckpt_provider.change.plan import plan_page
+from airflow_ckpt_provider.change.plan_page import plan_page
 from airflow_ckpt_provider.guards.report import GuardReport, Judgement, PartReport, SourceReport
 from airflow_ckpt_provider.verdict import Verdict
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from airflow_ckpt_provider import markdown
-from airflow_ckpt_provider.change.plan import Risk, accept_block, plan_page, reads_document
+from airflow_ckpt_provider.change.plan import Risk
+from airflow_ckpt_provider.change.plan_document import reads_document
+from airflow_ckpt_provider.change.plan_page import accept_block, plan_page
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.chains.plan import JointPlan

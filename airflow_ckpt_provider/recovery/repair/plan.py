@@ -11,19 +11,10 @@ from typing import Any, ClassVar
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.plan import (
-    Edits,
-    Plan,
-    Risk,
-    Write,
-    accept_block,
-    entry_writes,
-    listed_files,
-    literal_writes,
-    plan_page,
-    reads_document,
-    some,
-)
+from airflow_ckpt_provider.change.edits import Edits, Write, entry_writes, listed_files, literal_writes
+from airflow_ckpt_provider.change.plan import Plan, Risk
+from airflow_ckpt_provider.change.plan_document import reads_document
+from airflow_ckpt_provider.change.plan_page import accept_block, plan_page, some
 from airflow_ckpt_provider.change.target import Target
 from airflow_ckpt_provider.checkpoint.doctor import check
 from airflow_ckpt_provider.checkpoint.doctor.examination import examine

@@ -9,17 +9,11 @@ from typing import Any, ClassVar
 
 from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.edits import Edits, expect_edited, literal_writes
 from airflow_ckpt_provider.change.fail_closed_order import highest_offsets
-from airflow_ckpt_provider.change.plan import (
-    Edits,
-    Plan,
-    Risk,
-    accept_block,
-    expect_edited,
-    literal_writes,
-    plan_page,
-    reads_document,
-)
+from airflow_ckpt_provider.change.plan import Plan, Risk
+from airflow_ckpt_provider.change.plan_document import reads_document
+from airflow_ckpt_provider.change.plan_page import accept_block, plan_page
 from airflow_ckpt_provider.change.risks import sink_risk, source_risk
 from airflow_ckpt_provider.change.target import Target
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE

@@ -20,19 +20,10 @@ from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.transfer import in_order, in_parallel, side_by_side
 from airflow_ckpt_provider.backup.verify import check_structure, refuse_damage, refuse_findings
+from airflow_ckpt_provider.change.edits import Edits, Write, entry_writes, literal_writes
 from airflow_ckpt_provider.change.fail_closed_order import is_log
-from airflow_ckpt_provider.change.plan import (
-    Edits,
-    Plan,
-    Risk,
-    Write,
-    accept_block,
-    chain_command,
-    entry_writes,
-    literal_writes,
-    plan_page,
-    undo_command,
-)
+from airflow_ckpt_provider.change.plan import Plan, Risk, chain_command, undo_command
+from airflow_ckpt_provider.change.plan_page import accept_block, plan_page
 from airflow_ckpt_provider.change.risks import sink_risk
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.set_aside import SetAside

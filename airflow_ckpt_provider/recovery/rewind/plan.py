@@ -11,22 +11,10 @@ from uuid import UUID, uuid5
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.plan import (
-    Edits,
-    Plan,
-    Risk,
-    Write,
-    accept_block,
-    chain_command,
-    entry_writes,
-    expect_edited,
-    listed_files,
-    literal_writes,
-    plan_page,
-    reads_document,
-    some,
-    undo_command,
-)
+from airflow_ckpt_provider.change.edits import Edits, Write, entry_writes, expect_edited, listed_files, literal_writes
+from airflow_ckpt_provider.change.plan import Plan, Risk, chain_command, undo_command
+from airflow_ckpt_provider.change.plan_document import reads_document
+from airflow_ckpt_provider.change.plan_page import accept_block, plan_page, some
 from airflow_ckpt_provider.change.risks import source_risk
 from airflow_ckpt_provider.change.target import Target
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure

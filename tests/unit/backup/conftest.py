@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_ckpt_provider.backup import create as module
+from airflow_ckpt_provider.backup import closure_copy as module
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from airflow_ckpt_provider.backup import create as module
+from airflow_ckpt_provider.backup import closure_copy as module
 from airflow_ckpt_provider.backup.create import BackupResult, create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup

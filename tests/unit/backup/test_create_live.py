@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ckpt_provider.backup import create as module
+from airflow_ckpt_provider.backup import closure_copy as module
 from airflow_ckpt_provider.backup.create import BackupResult, create_backup
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint

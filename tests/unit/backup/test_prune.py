@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ckpt_provider.backup import claims, prune
+from airflow_ckpt_provider.backup import claims, deletion
 from airflow_ckpt_provider.backup.claims import claimed, open_claims, tidy_claims
 from airflow_ckpt_provider.backup.contents import objects_there
 from airflow_ckpt_provider.backup.copy import copy_backups
@@ -210,9 +210,9 @@ class TestABackupThatRuns:
         (claim,) = open_claims(opened(place), "orders")
         assert claim.since is not None
         later = claim.since + timedelta(hours=24)
-        monkeypatch.setattr(prune, "written_at", lambda *_: later - timedelta(seconds=1))
+        monkeypatch.setattr(deletion, "written_at", lambda *_: later - timedelta(seconds=1))
         assert apply_prune(opened(place), plan).waits_for.keys() == {"orders"}
-        monkeypatch.setattr(prune, "written_at", lambda *_: later)
+        monkeypatch.setattr(deletion, "written_at", lambda *_: later)
         assert apply_prune(opened(place), plan).objects == plan.objects
         whole(place)
 
@@ -220,7 +220,7 @@ class TestABackupThatRuns:
         older, _ = two(place)
         remove(place, older)
         with claimed(place / "backups", "orders", what="backup", made_by=""):
-            monkeypatch.setattr(prune, "written_at", lambda *_: None)
+            monkeypatch.setattr(deletion, "written_at", lambda *_: None)
             assert run(place, abandoned_after=timedelta(seconds=1)).waits_for.keys() == {"orders"}
             assert run(place, abandoned_after=AT_ONCE).waits_for == {}
 

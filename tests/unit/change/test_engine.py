@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.fence import LEASE_VARIABLE, Attempt, attempts_place, newest_attempt
+from airflow_ckpt_provider.change.attempts import LEASE_VARIABLE, Attempt, attempts_place, newest_attempt
 from airflow_ckpt_provider.change.sealing import put_seal, remove_seal
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint

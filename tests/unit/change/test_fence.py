@@ -10,34 +10,29 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.fence import (
+from airflow_ckpt_provider.change.attempts import (
     LEASE_VARIABLE,
     Attempt,
-    Fence,
     LeaseTerms,
     attempts_place,
-    fenced,
     newest_attempt,
-    was_changed_since,
 )
-from airflow_ckpt_provider.errors import ChangeRunningError, LeaseLostError, RefusedError, StorageError
+from airflow_ckpt_provider.change.fence import Fence
+from airflow_ckpt_provider.errors import ChangeRunningError, LeaseLostError, StorageError
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from tests.support.fenced_attempts import LONG, SHORT, attempt_at, notes
 from tests.support.waiting import wait_until
 from tests.support.watched_stores import Killed, watched
 
 ROOT = Path(__file__).parents[3]
-#: So short that a test can wait for its end, and so long that no renewal of it comes too late on a busy machine.
-SHORT, LONG = LeaseTerms(0.3, 0.1), LeaseTerms(30.0, 10.0)
 
 
 @pytest.fixture
@@ -48,16 +43,6 @@ def repository(place: Location) -> Repository:
 @pytest.fixture
 def orders(place: Location) -> Location:
     return place / "orders"
-
-
-def attempt_at(
-    orders: Location, repository: Repository, *, terms: LeaseTerms = LONG, made_by: str = "me", plan_id: str = "beef"
-) -> AbstractContextManager[Fence]:
-    return fenced(repository, orders, plan_id=plan_id, what="a reset", made_by=made_by, terms=terms)
-
-
-def notes(orders: Location, repository: Repository) -> list[str]:
-    return sorted(attempts_place(repository, orders).walk())
 
 
 def is_lost(fence: Fence) -> bool:
@@ -132,6 +117,7 @@ class TestNumbers:
         """Its writer was killed on a store without atomic writes; its number is taken all the same."""
         place = attempts_place(repository, orders)
         place.create("000007.json", b'{"plan_id": "be')
+        place.create("9.json", b"{}")  # no attempt has made it: its name would be 000009.json
         seen = newest_attempt(place)
         assert seen is not None
         assert (seen.number, seen.plan_id, seen.terms) == (7, "unknown", LeaseTerms())
@@ -421,145 +407,3 @@ class TestTheLease:
             run()
         assert f"has lost its lease: {later[0].words} took over" in error.value.message
         assert error.value.hint == "run the same command again: it continues, or says what was done"
-
-
-class TestWhatWasDoneSince:
-    """Of another host only the store's times can be compared with ours."""
-
-    @pytest.mark.parametrize("elsewhere", [False, True])
-    @pytest.mark.parametrize(("passed", "found"), [(0.0, False), (3600.0, True)])
-    def test_an_attempt_that_was_done(self, place: Location, elsewhere: bool, passed: float, found: bool) -> None:
-        repository = Repository.open_or_create(place / "backups")
-        with fenced(repository, place / "orders", plan_id="first", what="a restore", made_by="a") as first:
-            pass
-        attempts = attempts_place(repository, place / "orders")
-        if elsewhere:
-            document = json.loads(attempts.read("000001.json")) | {"process": "other/other/1"}
-            attempts.replace("000001.json", json.dumps(document).encode())
-        ended = {file.path: file for file in attempts.list().files}["000001.end.json"].modified
-        assert ended is not None
-        while not datetime.now(UTC) > ended + timedelta(seconds=1.1):  # some stores tell whole seconds
-            time.sleep(0.05)
-        since = Clocks(passed=passed)
-        with fenced(repository, place / "orders", plan_id="second", what="a reset", made_by="b") as second:
-            other = second.done_since(since)
-        assert (other is not None) is found
-        assert not other or other.plan_id == first.attempt.plan_id
-
-    def test_an_attempt_that_failed_since_does_not_hide_it(self, place: Location) -> None:
-        repository = Repository.open_or_create(place / "backups")
-        for made_by in ("run 1/first", "run 2/first", "run 3/first"):
-            with (
-                suppress(RefusedError),
-                fenced(repository, place / "orders", plan_id=made_by, what="x", made_by=made_by),
-            ):
-                if made_by == "run 3/first":
-                    raise RefusedError("refused")
-        with fenced(repository, place / "orders", plan_id="second", what="a reset", made_by="run 2/second") as second:
-            found = [second.done_since(Clocks(passed=3600), but_in=but_in) for but_in in ("", "run 2/", "run")]
-            assert second.done_since(Clocks(passed=-3600)) is None
-        assert [other and other.plan_id for other in found] == ["run 2/first", "run 1/first", None]
-
-    def test_an_attempt_that_was_refused_has_changed_nothing(self, place: Location) -> None:
-        repository = Repository.open_or_create(place / "backups")
-        with (
-            pytest.raises(RefusedError),
-            fenced(repository, place / "orders", plan_id="first", what="a restore", made_by="a"),
-        ):
-            raise RefusedError("not accepted")
-        with fenced(repository, place / "orders", plan_id="second", what="a reset", made_by="b") as second:
-            assert second.done_since(Clocks(passed=3600)) is None
-
-    @pytest.mark.parametrize(
-        ("earlier", "found"),
-        [
-            (["refused"], None),
-            (["done", "refused", "refused"], 1),
-            (["done", "failed", "refused"], 2),  # it may have changed something, and somebody may have lifted its seal
-            (["done", "killed", "refused"], 2),
-            (["killed", "refused"], 1),
-        ],
-    )
-    def test_attempts_of_which_the_newest_was_refused(
-        self, orders: Location, repository: Repository, earlier: list[str], found: int | None
-    ) -> None:
-        """One that was refused has changed nothing, and says nothing of those before it."""
-        for how in earlier:
-            attempt_that(how, orders, repository)
-        with attempt_at(orders, repository) as mine:
-            other = mine.done_since(Clocks(passed=3600))
-            assert (other.number if other else None) == found
-            assert mine.done_since(Clocks(passed=-3600)) is None
-
-    def test_attempts_that_ended_before_are_not_read(self, orders: Location, repository: Repository) -> None:
-        for how in ("done", "killed", "done", "done"):
-            attempt_that(how, orders, repository)
-        read: list[str] = []
-        held, _ = watched(
-            repository.location, lambda operation, path: read.append(path) if "read" in operation else None
-        )
-        with attempt_at(orders, Repository.open(held)) as mine:
-            read.clear()
-            assert mine.done_since(Clocks(passed=-3600)) is None
-        assert {path.rpartition("/")[2] for path in read} == {"000004.json", "000004.end.json"}
-
-    def test_a_note_that_cannot_be_read_counts_by_the_time_of_its_file(
-        self, orders: Location, repository: Repository
-    ) -> None:
-        attempt_that("done", orders, repository)
-        attempts_place(repository, orders).replace("000001.end.json", b'{"at')
-        with attempt_at(orders, repository) as mine:
-            assert mine.done_since(Clocks(passed=3600)) is not None
-            assert mine.done_since(Clocks(passed=-3600)) is None
-
-
-class TestWhetherItWasChangedSince:
-    """Without an attempt of one's own. It was, where that is not known of an attempt that has said nothing of its end."""
-
-    @pytest.mark.parametrize(
-        ("how", "age", "alive", "elsewhere", "expected"),
-        [
-            ("done", 3550, None, False, True),
-            ("done", 3610, None, False, False),  # on one host there is one clock
-            ("done", 3610, None, True, True),
-            ("done", 3670, None, True, False),
-            ("refused", 0, None, False, False),
-            ("killed", 3610, None, False, True),  # it may have written for as long as its lease and its requests last
-            ("killed", 3650, None, False, False),
-            ("killed", 3650, None, True, True),
-            ("killed", 3710, None, True, False),
-            ("killed", 7200, 3670, True, True),
-            ("killed", 7200, 3710, True, False),
-        ],
-    )
-    def test_an_hour(
-        self,
-        orders: Location,
-        repository: Repository,
-        *,
-        how: str,
-        age: int,
-        alive: int | None,
-        elsewhere: bool,
-        expected: bool,
-    ) -> None:
-        attempt_that(how, orders, repository)
-        attempts = attempts_place(repository, orders)
-        ages = dict.fromkeys(attempts.walk(), age) | ({"000001.alive.json": alive} if alive else {})
-        for path, seconds in ages.items():
-            document = json.loads(attempts.read(path if path in notes(orders, repository) else "000001.json"))
-            document["at"] = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
-            document |= {"process": "other/other/1"} if elsewhere else {}
-            attempts.replace(path, json.dumps(document).encode())
-        assert was_changed_since(repository, orders, Clocks(passed=3600), but_in="run 2/") is expected
-        assert not was_changed_since(repository, orders, Clocks(passed=3600), but_in="me")
-
-
-def attempt_that(how: str, orders: Location, repository: Repository) -> None:
-    """Be an attempt that was done, was refused before it wrote anything, failed after that, or was killed."""
-    errors = {"refused": RefusedError("not accepted"), "failed": StorageError("full"), "killed": Killed("dead")}
-    with suppress(*map(type, errors.values())), attempt_at(orders, repository) as fence:
-        if how != "refused":
-            fence.guarding(orders).replace("offsets/0", b"")
-        if how in errors:
-            raise errors[how]

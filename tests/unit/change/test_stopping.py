@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ckpt_provider.change.fence import attempts_place
+from airflow_ckpt_provider.change.attempts import attempts_place
 from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.change.sealing import put_seal, unseal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint

@@ -10,7 +10,8 @@ import pytest
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change import fence as fences
-from airflow_ckpt_provider.change.fence import LEASE_VARIABLE, LeaseTerms, attempts_place, fenced, newest_attempt
+from airflow_ckpt_provider.change.attempts import LEASE_VARIABLE, LeaseTerms, attempts_place, newest_attempt
+from airflow_ckpt_provider.change.fence import fenced
 from airflow_ckpt_provider.change.sealing import put_seal, remove_seal
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint

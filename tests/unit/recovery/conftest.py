@@ -12,6 +12,7 @@ from tests.support.backups import back_up, stream
 from tests.support.checkpoints import plant
 from tests.support.delta_batches import delta_table
 from tests.support.resets import NEWEST
+from tests.support.rewound_sinks import Sinks
 
 
 @pytest.fixture
@@ -30,3 +31,9 @@ def orders(place: Location) -> Location:
 def table(tmp_path: Path) -> Location:
     """Its sink: a Delta table with two rows of each batch."""
     return delta_table(tmp_path / "table", range(NEWEST + 1))
+
+
+@pytest.fixture
+def sinks(tmp_path: Path) -> Sinks:
+    """Several sinks of it."""
+    return Sinks(tmp_path / "sinks")

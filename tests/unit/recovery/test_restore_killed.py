@@ -111,7 +111,7 @@ def test_killed_at_every_write(
     repository_format: int, place: Location, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At every moment untouched, sealed or finished; the same call then ends as if it had never been stopped."""
-    monkeypatch.setattr("airflow_ckpt_provider.backup.create._PAUSE", 0)
+    monkeypatch.setattr("airflow_ckpt_provider.backup.closure_copy._PAUSE", 0)
     case = CASES[name](place)
     seen: list[str] = []
     for writes in itertools.count():
@@ -136,7 +136,7 @@ def test_killed_at_every_write(
 @pytest.mark.parametrize("name", ["into an empty place", "replacing one that is ahead"])
 def test_killed_twice(place: Location, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped, continued with, stopped again somewhere else."""
-    monkeypatch.setattr("airflow_ckpt_provider.backup.create._PAUSE", 0)
+    monkeypatch.setattr("airflow_ckpt_provider.backup.closure_copy._PAUSE", 0)
     case = CASES[name](place)
     for first, second in itertools.product((1, 8, 20, 35), (1, 6, 16, 30)):
         here = place / f"run{first}-{second}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.delta_histories import happen
-from tests.support.delta_history import DeltaRsHistory
+from tests.support.delta_rs_history import DeltaRsHistory
 from tests.support.every_run import of_these
 from tests.support.sink_recovery import run_histories
 
