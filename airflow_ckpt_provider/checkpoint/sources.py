@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from airflow_ckpt_provider.checkpoint.gaps import gaps
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
@@ -47,6 +49,21 @@ def log_ends(tree: Tree, entry: OffsetEntry) -> dict[str, int]:
         if unnamed:
             return {name: max((i for i in _log_ids(tree, name) if i <= bound), default=-1) for name in unnamed}
     return ends
+
+
+def log_directory(source: str, sources: int, directories: Collection[str]) -> str | None:
+    """The directory of a file source's log in ``sources/``; ``None``: which one it is was not recorded.
+
+    Spark 4.2 with source evolution names the directories but writes positional offsets.
+
+    :param source: position in the plan, or name, as in the offset log.
+    :param sources: how many sources the query has.
+    :param directories: names of the directories in ``sources/``.
+    """
+    named = [name for name in directories if batch_id_of(name) is None]
+    if source in directories or not named or batch_id_of(source) is None:
+        return source
+    return named[0] if sources == len(named) == 1 else None
 
 
 def _log_ids(tree: Tree, source: str) -> list[int]:

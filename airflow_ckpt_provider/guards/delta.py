@@ -20,7 +20,7 @@ from typing import Any
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, Offset
 from airflow_ckpt_provider.errors import CkptError, MissingExtraError
 from airflow_ckpt_provider.guards.delta_begin import first_batch
-from airflow_ckpt_provider.guards.delta_changes import judge_changes, judge_schemas, reads_changes
+from airflow_ckpt_provider.guards.delta_changes import judge_changes, reads_changes
 from airflow_ckpt_provider.guards.delta_client import TableState, UnreadableTableError, read_state
 from airflow_ckpt_provider.guards.delta_described import read_described
 from airflow_ckpt_provider.guards.delta_feed import judge_feed
@@ -34,6 +34,7 @@ from airflow_ckpt_provider.guards.delta_log import (
     read_delta_log,
 )
 from airflow_ckpt_provider.guards.delta_retention import time_left
+from airflow_ckpt_provider.guards.delta_schemas import judge_schemas
 from airflow_ckpt_provider.guards.reader_options import is_on, reader_options
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
@@ -167,7 +168,7 @@ class _Look:
         for judgement in judge_changes(commits, self.options):
             self.found.append(judgement)
         if state:
-            self.found += judge_schemas(commits, state)
+            self.found += judge_schemas(self.log, self._asked_for(commits), state, self._asked_from(), self.options)
         if state and reads_changes(self.options):
             self.found += judge_feed(self.log, state, self._asked_from(), readers=_READERS)
         self._judge_files(commits)
@@ -420,6 +421,13 @@ class _Look:
         facts |= found.facts
         self.found += [found.judgement] if found.judgement else []
         return found.seconds
+
+    def _asked_for(self, commits: list[DeltaCommit]) -> list[DeltaCommit]:
+        """What a start asks for: what is to be read, and before it what the newest committed batch has read."""
+        first = self.offset.table_version + self.offset.initial_snapshot
+        again = [version for version in self.log.commits if self._asked_from() <= version < first]
+        with ThreadPoolExecutor(_READERS) as pool:
+            return [*pool.map(self.log.commit, again), *commits]
 
     def _asked_from(self) -> int:
         """The first version that a start asks for: of the newest committed batch, which it asks for again."""

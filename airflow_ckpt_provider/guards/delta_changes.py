@@ -1,19 +1,15 @@
-"""Commits that stop a stream which reads the table: deletes, updates, overwrites, restores, and changes of the schema.
+"""Commits that stop a stream which reads the table: deletes, updates, overwrites, and restores.
 
-A Delta source takes appended rows only. The rules are those of ``DeltaSource.validateCommitAndDecideSkipping`` and
-``checkReadIncompatibleSchemaChanges``.
+A Delta source takes appended rows only. The rules are those of ``DeltaSource.validateCommitAndDecideSkipping``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-from airflow_ckpt_provider.guards.delta_client import TableState
 from airflow_ckpt_provider.guards.delta_log import DeltaCommit
 from airflow_ckpt_provider.guards.reader_options import is_on
 from airflow_ckpt_provider.guards.report import Judgement
-from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.verdict import Verdict
 
 #: Commits named one by one; of the rest only the number.
@@ -77,59 +73,3 @@ def _judge(commit: DeltaCommit, options: Mapping[str, str]) -> Iterator[Judgemen
 def _rows(commit: DeltaCommit) -> str:
     counts = [file.rows for file in commit.added]
     return "" if any(n is None for n in counts) else f": {sum(n or 0 for n in counts):,} rows"
-
-
-def judge_schemas(commits: Sequence[DeltaCommit], state: TableState) -> list[Judgement]:
-    """Judge changes of the schema: a start reads everything with the newest schema.
-
-    :param commits: those that are to be read, ascending.
-    :param state: the table as it is now.
-    """
-    now = _columns(state.schema)
-    found = []
-    for commit in commits:
-        if commit.metadata is None:
-            continue
-        then = _columns(str(commit.metadata.get("schemaString") or "{}"))
-        gone = [name for name in then if name not in now]
-        other = [name for name in then if name in now and then[name] != now[name]]
-        added = [name for name in now if name not in then]
-        partitions = tuple(commit.metadata.get("partitionColumns") or ())
-        if gone or other:
-            what = [f"{name} is gone since" for name in gone]
-            what += [f"{name} was {_words(then[name])}, is {_words(now[name])}" for name in other]
-            found.append(
-                Judgement(
-                    Verdict.WILL_FAIL,
-                    f"{commit.name} has a schema that the newest one cannot read ({'; '.join(what[:5])}): "
-                    "DELTA_SCHEMA_CHANGED_WITH_VERSION; start a new checkpoint after it",
-                )
-            )
-        elif partitions != state.partition_columns:
-            found.append(
-                Judgement(
-                    Verdict.WILL_FAIL,
-                    f"{commit.name} is partitioned by {', '.join(partitions) or 'nothing'}, the table now by "
-                    f"{', '.join(state.partition_columns) or 'nothing'}: DELTA_SCHEMA_CHANGED_WITH_VERSION",
-                )
-            )
-        elif added:
-            found.append(
-                Judgement(
-                    Verdict.SAFE,
-                    f"columns came after {commit.name}: {', '.join(added[:5])}; rows before have null there",
-                )
-            )
-    return found
-
-
-def _columns(schema: str) -> dict[str, Any]:
-    try:
-        fields = load_json(schema).get("fields", [])
-        return {str(column["name"]): column["type"] for column in fields}
-    except (ValueError, AttributeError, KeyError, TypeError):
-        return {}
-
-
-def _words(kind: Any) -> str:
-    return kind if isinstance(kind, str) else str(kind.get("type", kind)) if isinstance(kind, dict) else str(kind)

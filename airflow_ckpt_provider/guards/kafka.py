@@ -21,6 +21,7 @@ from airflow_ckpt_provider.guards.kafka_verdicts import PartitionVerdict, Seen, 
 from airflow_ckpt_provider.guards.reader_options import reader_options
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -44,7 +45,7 @@ class KafkaGuard:
     :param settings: its own options, under ``kafka``: ``config`` (librdkafka's settings), ``timeout`` (seconds for one
         poll, by default 10), ``isolation_level`` (the query's ``kafka.isolation.level``), ``warn_only`` (a retention that
         is too short for the planned downtime is a warning, and no verdict), ``options`` (source -> options of the query's
-        reader that matter here: ``subscribePattern``, ``subscribe``). Without ``config`` every answer is ``UNKNOWN``.
+        reader that matter here: ``subscribePattern``, ``subscribe``, ``assign``). Without ``config`` every answer is ``UNKNOWN``.
     :param cluster: the cluster, where it is open already.
     """
 
@@ -100,7 +101,13 @@ class KafkaGuard:
             doubts = []
         seen, oldest, newest = look(cluster, start, source, known, also=named, committed=self._committed)
         found = judge_partitions(
-            start, planned, seen, if_gone=self._settings.if_gone, by_pattern=_PATTERN in options, also=named
+            start,
+            planned,
+            seen,
+            if_gone=self._settings.if_gone,
+            by_pattern=_PATTERN in options,
+            also=named,
+            left_out=set() if doubts else _left_out(options, start),
         )
         found = [_with_time(p, seen, oldest, newest, known) for p in found]
         judgements = [Judgement(v, text) for v, text in reasons(found, seen, if_gone=self._settings.if_gone)]
@@ -251,6 +258,21 @@ def _named(options: Mapping[str, str], cluster: KafkaClient) -> frozenset[str]:
         matches = re.compile(pattern).fullmatch
         return frozenset(name for name in cluster.topic_names() - _INTERNAL if matches(name))
     return frozenset(filter(None, (name.strip() for name in options.get("subscribe", "").split(","))))
+
+
+def _left_out(options: Mapping[str, str], start: Collection[Partition]) -> set[Partition]:
+    """Partitions that the reader's options do not name; none where they are not known."""
+    if (pattern := options.get(_PATTERN)) is not None:
+        matches = re.compile(pattern).fullmatch
+        return {p for p in start if not matches(p[0])}
+    if "assign" in options:
+        try:
+            assigned = {(topic, n) for topic, numbers in load_json(options["assign"]).items() for n in numbers}
+        except (ValueError, AttributeError, TypeError):
+            return set()  # Spark does not start with it
+        return set(start) - assigned
+    named = set(filter(None, (name.strip() for name in options.get("subscribe", "").split(","))))
+    return {p for p in start if p[0] not in named} if named else set()
 
 
 def _has_holes(records: tuple[Record, ...], wanted: tuple[int, int], ends: LogEnds) -> bool:

@@ -7,7 +7,7 @@ recreated and has grown past the checkpoint's offsets, loses records in either c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +18,7 @@ from airflow_ckpt_provider.verdict import Verdict
 
 #: Spark's words for positions in ``startingOffsets``.
 LATEST, EARLIEST = -1, -2
+_DROP_IT = "a rewind to the newest committed batch drops the plan (--to-latest)"
 #: Partitions that a reason names.
 _NAMED = 6
 
@@ -105,6 +106,7 @@ def judge_partitions(
     if_gone: Verdict,
     by_pattern: bool = False,
     also: Iterable[str] = (),
+    left_out: Collection[Partition] = (),
 ) -> list[PartitionVerdict]:
     """Judge every partition of the checkpoint, and those that are new to it.
 
@@ -114,22 +116,27 @@ def judge_partitions(
     :param if_gone: what becomes of data that is gone: ``WILL_FAIL`` with Spark's default ``failOnDataLoss=true``.
     :param by_pattern: the query names its topics by ``subscribePattern``: one that is gone is then lost data like any other.
     :param also: topics that the query names, and the checkpoint may not know yet.
+    :param left_out: partitions of the checkpoint that the query does not name any more.
     """
     no_topic = if_gone if by_pattern else Verdict.WILL_FAIL
     names = {topic for topic, _ in start}.union(also)
     live = {(name, n) for name in names if (topic := seen.topics.get(name)) for n in topic.partitions}
     found = [
-        _of_checkpoint(p, offset, (planned or {}).get(p), seen, live, if_gone, no_topic)
+        # Spark asks for what the query names, and reports all else that the checkpoint has as gone.
+        PartitionVerdict(p, if_gone, "not named", offset, seen.ends.get(p), None)
+        if p in left_out
+        else _of_checkpoint(p, offset, planned, seen, live, if_gone, no_topic)
         for p, offset in sorted(start.items())
     ]
-    found += [_added(p, seen, if_gone) for p in sorted(live - set(start))]
+    dropped = {topic for topic, _ in left_out}
+    found += [_added(p, seen, if_gone) for p in sorted(live - set(start)) if p[0] not in dropped]
     return found
 
 
 def _of_checkpoint(
     partition: Partition,
     offset: int,
-    planned: int | None,
+    plan: Mapping[Partition, int] | None,
     seen: Seen,
     live: set[Partition],
     if_gone: Verdict,
@@ -154,12 +161,23 @@ def _of_checkpoint(
         return PartitionVerdict(
             partition, if_gone if loud else Verdict.WILL_LOSE, "topic recreated", offset, ends, lost
         )
+    # Spark logs what it plans before it sees that data is gone, and replays that whatever the topic has by then.
+    if plan is not None and partition not in plan:
+        verdict = if_gone if if_gone is Verdict.WILL_FAIL else Verdict.WILL_DUPLICATE
+        return PartitionVerdict(partition, verdict, "not planned", offset, ends)
+    planned = plan[partition] if plan else None
+    if planned is not None and planned < offset:
+        verdict = if_gone if if_gone is Verdict.WILL_FAIL else Verdict.UNKNOWN
+        return PartitionVerdict(partition, verdict, "planned backwards", offset, ends)
     if offset > ends.latest:
         return PartitionVerdict(partition, if_gone, "ahead of the log", offset, ends, None)
     if offset < ends.earliest:
         return PartitionVerdict(partition, if_gone, "offsets deleted", offset, ends, ends.earliest - offset)
     if planned is not None and planned > ends.latest:
         return PartitionVerdict(partition, if_gone, "plan ahead of the log", offset, ends, None)
+    if max(offset, planned or 0) > ends.stable:
+        verdict = Verdict.WILL_FAIL if offset > ends.stable and if_gone is Verdict.WILL_FAIL else Verdict.UNKNOWN
+        return PartitionVerdict(partition, verdict, "ahead of a transaction", offset, ends)
     return PartitionVerdict(partition, Verdict.SAFE, "fine", offset, ends)
 
 
@@ -225,6 +243,44 @@ def _reason(topic: str, code: str, group: list[PartitionVerdict], seen: Seen, if
             return (
                 f"topic {topic}: the batch to be run again was planned beyond the end of the log in partition {partitions}; "
                 f"{spark}"
+            )
+        case "ahead of a transaction":
+            first = group[0]
+            end = first.ends.stable if first.ends else 0
+            what = (
+                "the query fails until the transaction ends (failOnDataLoss=true)"
+                if first.verdict is Verdict.WILL_FAIL
+                else "a batch that was planned beyond it fails until the transaction ends, and one that is planned now may begin "
+                "at that offset again"
+            )
+            return (
+                f"topic {topic}: the checkpoint is beyond an open transaction in partition {partitions} (committed records of "
+                f"{first.partition[1]} end at {end:,}): the query read uncommitted records before, or a broker lost some; {what}"
+            )
+        case "not planned":
+            then = (
+                f"Spark stops again (failOnDataLoss=true), whatever the topic has; {_DROP_IT}"
+                if if_gone is Verdict.WILL_FAIL
+                else "Spark only logs a warning, and reads it from its beginning in the next batch"
+            )
+            return (
+                f"topic {topic}: the batch to be run again was planned without partition {partitions}, which was gone then, or "
+                f"not named by the query; {then}"
+            )
+        case "planned backwards":
+            then = (
+                f"Spark stops again (failOnDataLoss=true), whatever the topic has; {_DROP_IT}"
+                if if_gone is Verdict.WILL_FAIL
+                else "Spark only logs a warning, and continues at that end"
+            )
+            return (
+                f"topic {topic}: the batch to be run again was planned while the log of partition {partitions} ended before the "
+                f"offsets that were read: it was recreated, or cut by an unclean election; {then}"
+            )
+        case "not named":
+            return (
+                f"topic {topic}: partition {partitions} is in the checkpoint, and the query does not name it any more: what was "
+                f"unread there is not read; {spark}"
             )
         case "offsets deleted":
             return f"topic {topic}: {about}{lost:,} records are gone already (by partition {each}){why}; {spark}"

@@ -13,15 +13,14 @@ from airflow_ckpt_provider.checkpoint.kafka_start import FILE, parse_kafka_start
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, SourceOffset, parse_offsets
 from airflow_ckpt_provider.checkpoint.progress import Progress, read_progress
 from airflow_ckpt_provider.checkpoint.resume import ResumePoint, read_resume_point
-from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset, Offset, OpaqueOffset, parse_offset
+from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset, KafkaOffset, Offset, OpaqueOffset, parse_offset
+from airflow_ckpt_provider.checkpoint.sources import SOURCES, log_directory
 from airflow_ckpt_provider.errors import NoSourceOfKindError, RefusedError, UnreadableLogError
 from airflow_ckpt_provider.guards.kafka_verdicts import EARLIEST
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, installed_guards, judge_source
 from airflow_ckpt_provider.guards.report import GuardReport, Judgement, SourceReport
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
-
-_SOURCES = "sources"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,12 +96,16 @@ def from_checkpoint(
     facts = _sources_of(known)
     logged_at = _logged_at(location, progress, resume)
     planned_at = _time_of(location, progress, resume.batch_id) if ends else None
-    reread = _reread(location, resume)
+    reread = _reread(location, progress, resume)
     sources = []
-    for name in [*starts, *(n for n in ends if n not in starts)]:
-        log = location / _SOURCES / name
+    names = [*starts, *(n for n in ends if n not in starts)]
+    has_files = any(isinstance(offset, FileOffset) for offset in (*(s.offset for s in starts.values()), *ends.values()))
+    directories = location.list(SOURCES).directories if has_files else ()
+    for name in names:
+        directory = log_directory(name, len(names), directories)
+        log = location / SOURCES / directory if directory else None
         start = starts.get(name, SourceOffset(name, None))
-        if start.offset is None:
+        if start.offset is None and log:
             start = SourceOffset(name, _kafka_start(log))
         again = () if reread is None else (reread.get(name),)
         known_of = facts.get(name, {})
@@ -125,7 +128,17 @@ def from_facts(facts: Mapping[str, Any], *, subject: str, batch_id: int) -> Guar
     time = facts.get("batch_times", {}).get(str(batch_id))
     logged_at = datetime.fromisoformat(time) if time else None
     starts = [_source_offset(value) for value in facts.get("end_offsets", ())]
-    sources = (GuardedSource(start, None, None, known.get(start.source, {}), logged_at) for start in starts)
+    before = {each.source: each.offset for each in map(_source_offset, facts.get("start_offsets", ()))}
+    asks_again = bool(before) or batch_id == 0
+    sources = (
+        GuardedSource(
+            start,
+            known=known.get(start.source, {}),
+            logged_at=logged_at,
+            reread=(before.get(start.source),) if asks_again else (),
+        )
+        for start in starts
+    )
     return GuardedQuery(subject, tuple(sources), batch_id + 1)
 
 
@@ -211,17 +224,20 @@ def _time_of(location: Location, progress: Progress, batch_id: int) -> datetime 
         return None
 
 
-def _reread(location: Location, resume: ResumePoint) -> dict[str, Offset | None] | None:
+def _reread(location: Location, progress: Progress, resume: ResumePoint) -> dict[str, Offset | None] | None:
     """Offsets before the newest committed batch; ``None`` where Spark does not ask for it again, or they are gone.
+
+    With async progress tracking they are in the newest entry before that batch, whatever its number.
 
     A source without an offset there was read from its beginning by the newest batch, whatever the others had read by then: Spark
     asks it again for its first batch (``MicroBatchExecution.populateStartOffsets``: ``committedOffsets.get(source)``).
     """
     if resume.replay or not resume.start_offsets:
         return None
-    before = resume.batch_id - 2
-    if before < 0:
-        return {}
+    committed = resume.batch_id - 1
+    before = max((batch for batch in progress.logged if batch < committed), default=None)
+    if before is None:
+        return {} if committed == 0 else None
     try:
         entry = parse_offsets(location.read(f"{OFFSETS}/{before}"), batch_id=before)
     except FileNotFoundError:

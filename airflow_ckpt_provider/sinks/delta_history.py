@@ -100,6 +100,7 @@ class TableHistory:
     :param configuration: its properties, such as ``delta.appendOnly``; empty where no commit that is left says them.
     :param format: ``delta`` or ``iceberg``.
     :param snapshots: ids of the commits, in an Iceberg table.
+    :param held: ids of all snapshots that have not expired, in or outside of the main line, in an Iceberg table.
     :param references: name of a branch or tag -> its snapshot, in an Iceberg table.
     :param elsewhere: commits of streams that never were in the table's main line, such as those of a branch (Iceberg).
     :param left: commits that were in the table's main line once, and left it (Iceberg; of Delta they are among the commits).
@@ -116,6 +117,7 @@ class TableHistory:
     configuration: Mapping[str, str] = field(default_factory=dict)
     format: str = "delta"
     snapshots: tuple[int, ...] = ()
+    held: frozenset[int] = frozenset()
     references: Mapping[str, int] = field(default_factory=dict)
     elsewhere: tuple[TableCommit, ...] = ()
     left: tuple[TableCommit, ...] = ()

@@ -84,6 +84,7 @@ def history_of_metadata(metadata: Mapping[str, Any], uri: str, *, path: str, dou
         configuration=properties,
         format="iceberg",
         snapshots=tuple(line),
+        held=frozenset(snapshots),
         references=references,
         elsewhere=_of_streams(elsewhere),
         left=_of_streams(left),

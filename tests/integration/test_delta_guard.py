@@ -15,14 +15,20 @@ from typing import Any
 
 import pytest
 
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.delta import DeltaGuard
 from airflow_ckpt_provider.guards.files import FileGuard
 from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.guards.report import SourceReport
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.plan import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
+from tests.support.stopped import STOPPED
 from tests.support.streams.described import Source, Stream
 from tests.support.streams.spark_host import SparkHost, coordinates
 
@@ -305,6 +311,69 @@ def test_a_column_of_another_type(case: Case) -> None:
     report = case.judge()
     assert report.verdict is Verdict.WILL_FAIL
     case.fails()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("ALTER TABLE {t} RENAME COLUMN more TO other", "more is called other since"),
+        ("ALTER TABLE {t} DROP COLUMN more", "more is gone since"),
+        ("", "cannot be put together any more"),
+    ],
+)
+def test_a_column_that_was_renamed_or_dropped(case: Case, statement: str, words: str) -> None:
+    """With column mapping that takes no row away. Spark compares the first version that it asks for, which has to be there."""
+    mapped = "ALTER TABLE {t} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+    case.sql(mapped, "ALTER TABLE {t} ADD COLUMNS (more INT)")
+    case.append(30, columns="id, 1 AS more")
+    assert case.judge().verdict is Verdict.SAFE
+    assert case.runs() == list(range(30, 40))
+    case.append(40, columns="id, 2 AS more")
+    assert case.judge().verdict is Verdict.SAFE
+    if statement:
+        case.sql(statement)
+    else:
+        first = json.loads((case.stream.checkpoint / "offsets" / "1").read_text().splitlines()[2])["reservoirVersion"]
+        for file in (case.table / "_delta_log").glob("[0-9]*"):
+            version, is_commit = int(file.name.split(".")[0]), file.suffix == ".json"
+            if version < first or (version == first and not is_commit):
+                file.unlink()
+    report = case.judge()
+    assert report.verdict is Verdict.WILL_FAIL
+    assert words in report.reasons[0]
+    error = re.search(r"DELTA_STREAMING_[A-Z_]+", report.reasons[0])
+    assert error
+    assert error[0] in case.fails()
+
+
+@pytest.mark.slow
+def test_the_schema_log_of_a_restored_query(case: Case, tmp_path: Path) -> None:
+    """``schemaTrackingLocation``: the log names the checkpoint's place, and Delta does not start from another one."""
+    case.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    case.append(30)
+    tracked = {"schemaTrackingLocation": str(case.stream.checkpoint)}
+    stream, read = case.with_options(**tracked), len(case.stream.ids)
+    while (run := stream.begin().wait()).error:  # it wants to be started again where it has written the log
+        assert "DELTA_STREAMING_METADATA_EVOLUTION" in run.error_text
+    assert stream.ids[read:] == list(range(30, 40))
+    case.append(40)
+    checkpoint = Checkpoint.at(open_location(str(case.stream.checkpoint)))
+    held = Repository.open_or_create(open_location(str(tmp_path / "backups")))
+    manifest = create_backup(checkpoint, held).manifest
+    assert any("_schema_log_" in entry.path for entry in manifest.files)
+    for name in ("copied", "restored"):
+        place = tmp_path / name / "checkpoint"
+        if name == "copied":
+            shutil.copytree(case.stream.checkpoint, place)
+        else:
+            apply_restore(plan_restore(held, manifest, open_location(str(place))), rest=STOPPED)
+        options = {"schemaTrackingLocation": str(place)}
+        stream = Stream(case.host, place.parent, (Source("delta", path=str(case.table), options=options),))
+        if name == "copied":
+            assert "is different from the one persisted for previous processing" in stream.fails()
+        else:
+            assert stream.run().ids == list(range(40, 50))
 
 
 @pytest.mark.slow

@@ -48,6 +48,10 @@ class Stream:
 
     def run(self, *, fail_on_data_loss: bool) -> Run:
         """Read all there is, and stop; it may fail."""
+        return self.begin(fail_on_data_loss=fail_on_data_loss, available_now=True).wait(120)
+
+    def begin(self, *, fail_on_data_loss: bool, available_now: bool = False) -> Run:
+        """Start it."""
         options = {
             "kafka.bootstrap.servers": self.broker.address,
             "subscribe": self.topic,
@@ -58,10 +62,13 @@ class Stream:
             "kafkaConsumer.pollTimeoutMs": "10000",
         }
         (self.root / "kafka.json").write_text(json.dumps(options))
-        run = self.host.start(
-            "kafka", source=self.root, checkpoint=self.root / "checkpoint", out=self.root / "out", available_now=True
+        return self.host.start(
+            "kafka",
+            source=self.root,
+            checkpoint=self.root / "checkpoint",
+            out=self.root / "out",
+            available_now=available_now,
         )
-        return run.wait(120)
 
     def read(self) -> Rows:
         """All that was read so far."""
@@ -181,6 +188,40 @@ def test_recreated_shorter(stream: Stream, ignore: bool) -> None:
         return
     assert run.error is None
     assert stream.read().total() == 60, "nothing of the new topic was read"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["shorter", "not named"])
+def test_what_was_planned_while_data_was_gone_is_planned_again(stream: Stream, how: str) -> None:
+    """Spark logs a batch before it sees that data is gone. Also when the topic is there again, it replays that."""
+    topic = stream.topic
+    if how == "shorter":
+        stream.broker.delete(topic)
+        stream.broker.create(topic, partitions=3)
+        _put(stream, {0: 5, 1: 5, 2: 5})
+    else:
+        stream.topic = stream.broker.create(partitions=1)
+        _put(stream, {0: 1})
+        options = {"kafka": {"config": stream.broker.config, "option.0.subscribe": stream.topic}}
+        query = query_to_guard(checkpoint=open_location(str(stream.root / "checkpoint")), repository=None)
+        for ignore, verdict in ((False, Verdict.WILL_FAIL), (True, Verdict.WILL_LOSE)):
+            settings = GuardSettings(fail_on_data_loss=not ignore, options=options)
+            assert guard_query(query, settings, guards=[KafkaGuard(settings)]).verdict is verdict
+    words = "offset was changed from" if how == "shorter" else "have been deleted"
+    assert words in stream.begin(fail_on_data_loss=True).wait().error_text
+    stream.topic = topic
+    _put(stream, {0: 50, 1: 50, 2: 50})
+    assert stream.guard(fail_on_data_loss=True, known=False).verdict is Verdict.WILL_FAIL
+    assert words in stream.begin(fail_on_data_loss=True).wait().error_text
+    if how == "shorter":
+        assert stream.guard(fail_on_data_loss=False, known=False).verdict is Verdict.UNKNOWN
+        return
+    assert stream.guard(fail_on_data_loss=False, known=False).verdict is Verdict.WILL_DUPLICATE
+    run = stream.begin(fail_on_data_loss=False)
+    stream.broker.await_that(lambda: stream.read()[1, 69] > 0, "the end of the topic")
+    run.stop()
+    run.finished()
+    assert stream.read()[1, 0] == 2, "it was read from its beginning again"
 
 
 @pytest.mark.slow

@@ -15,7 +15,9 @@ from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.storage.location import Location
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
-_PLACE = re.compile(r"(?:(?P<scheme>[a-z0-9]+):)?(?://(?P<host>[^/]*))?(?P<path>/.*)/state/\d+/_stateSchema/.*")
+_PLACE = re.compile(
+    r"(?:(?P<scheme>[a-z0-9]+):)?(?://(?P<host>[^/]*))?(?P<path>/.*)/(?:state/\d+/_stateSchema/.*|sources/[^/]+)"
+)
 #: Hadoop's scheme -> fsspec's protocol, where both name the same path.
 _PROTOCOLS = {"file": "file", "s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "hdfs": "hdfs"}
 
@@ -84,7 +86,7 @@ def versioned_metadata(seen: Examination) -> Iterator[str]:
 
 
 def names_place(uri: str, location: Location) -> bool:
-    """Whether the URI of a schema file, as Spark wrote it, lies in a checkpoint.
+    """Whether the URI of a schema file, or of a source's log, as Spark wrote it, lies in a checkpoint.
 
     Where the store goes by a name that Hadoop does not have, as a mount does, the last part of the path has to do.
     """

@@ -84,7 +84,10 @@ def _reads(reader: ReadStream, source: str, sink: AskedSink) -> bool:
     if isinstance(position, DeltaOffset):
         return history is not None and history.format == "delta" and history.table_id == position.table_id
     if isinstance(position, IcebergOffset):
-        return history is not None and history.format == "iceberg" and position.snapshot_id in history.snapshots
+        # Its newest snapshot may have left the table, by a rollback, or have expired: then an older one says which table it is.
+        of_reader = (reader.position(batch, source) for batch in reader.entries)
+        read = {s.offset.snapshot_id for s in of_reader if s and isinstance(s.offset, IcebergOffset)}
+        return history is not None and history.format == "iceberg" and not read.isdisjoint(history.held)
     if isinstance(position, FileOffset) and sink.found and sink.found.kind.kind == "file" and sink.sink.place:
         root = f"{place_of(sink.sink.place.uri)}/"
         return any(place_of(path).startswith(root) for path in files_read(reader, source, position.log_offset))

@@ -22,7 +22,6 @@ from airflow_ckpt_provider.checkpoint.doctor.leftovers import abandoned_files, f
 from airflow_ckpt_provider.checkpoint.doctor.operators import is_repartition, names_place, versioned_metadata
 from airflow_ckpt_provider.checkpoint.doctor.sources import torn_entries
 from airflow_ckpt_provider.checkpoint.findings import Finding, Severity
-from airflow_ckpt_provider.checkpoint.operators import parse_operator_metadata
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
@@ -30,7 +29,13 @@ from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, Repo
 from airflow_ckpt_provider.recovery.repair.cut import Cut, Search, find_cut
 from airflow_ckpt_provider.recovery.repair.plan import RepairPlan
 from airflow_ckpt_provider.recovery.repair.sources import Backups, backups_of_same_history
-from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place, relocated, spark_uri
+from airflow_ckpt_provider.recovery.restore.relocate import (
+    absolute_uris,
+    holds_absolute_paths,
+    original_place,
+    relocated,
+    spark_uri,
+)
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.verdict import Verdict
@@ -197,7 +202,7 @@ def _rewrites(
         entry, file = fetched.get(path), seen.tree.get(path)
         content = backups.read(entry) if entry and backups else seen.tree.read(file) if file else b""
         original = original_place(content, path=path)
-        uris = parse_operator_metadata(content, path=path).schema_files
+        uris = absolute_uris(content, path=path)
         if original is not None and not all(names_place(uri, location) for uri in uris):
             rewritten[path] = relocated(content, path=path, target=spark_uri(location, like=original))
     return rewritten

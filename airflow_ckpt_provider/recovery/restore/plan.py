@@ -474,7 +474,7 @@ def plan_restore(
     _check_place(repository, manifest, target)
     refuse_damage(manifest, [d.message for d in check_structure(repository, manifest, entries)])
     there = inspect_target(target)
-    rewritten = _rewritten(repository, entries, target, target_uri)
+    rewritten = _rewritten(repository, manifest, entries, target, target_uri)
     plan = RestorePlan(
         plan_id=seal_id or new_plan_id(),
         repository=repository,
@@ -535,7 +535,7 @@ def _check_place(repository: Repository, manifest: Manifest, target: Location) -
 
 
 def _rewritten(
-    repository: Repository, entries: Sequence[FileEntry], target: Location, target_uri: str | None
+    repository: Repository, manifest: Manifest, entries: Sequence[FileEntry], target: Location, target_uri: str | None
 ) -> dict[str, bytes]:
     rewritten = {}
     for entry in entries:
@@ -545,7 +545,12 @@ def _rewritten(
         original = original_place(content, path=entry.path)
         if original is None:
             continue
-        place = target_uri or spark_uri(target, like=original)
+        try:
+            place = target_uri or spark_uri(target, like=original)
+        except RefusedError:
+            if plain_uri(manifest.checkpoint) == plain_uri(target.uri):
+                continue  # it is put back where it was
+            raise
         if place != original:
             rewritten[entry.path] = relocated(content, path=entry.path, target=place)
     return rewritten

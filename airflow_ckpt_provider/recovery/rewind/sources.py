@@ -10,8 +10,10 @@ from airflow_ckpt_provider.backup.content_checks import read_content
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.recorded_sources import recorded_sources
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, parse_offsets
 from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset
+from airflow_ckpt_provider.checkpoint.sources import SOURCES, log_directory
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import SourceError
 from airflow_ckpt_provider.guards.query import GuardedQuery, from_facts, guard_query
@@ -68,7 +70,9 @@ def _query(
     location = tree.location
     planned = _entry(tree, target.batch_id + 1) if replays else None
     ends = {source.source: source for source in planned.sources} if planned else {}
-    earlier = None if replays else _entry(tree, target.batch_id - 1)
+    # With async progress tracking numbers are left out.
+    logged = max((batch for batch in tree.batches(OFFSETS) if batch < target.batch_id), default=None)
+    earlier = None if replays or logged is None else _entry(tree, logged)
     before = {source.source: source.offset for source in earlier.sources} if earlier else {}
     # Of the first batch of all, Spark asks for everything again.
     asks_again = bool(before) or (not replays and target.batch_id == 0)
@@ -79,12 +83,13 @@ def _query(
             known=known.get(source.source, {}),
             # Of files all that was logged since is read again, whatever the next batch takes of it.
             end=end.offset if (end := ends.get(source.source)) and not isinstance(end.offset, FileOffset) else None,
-            log=location / f"sources/{source.source}",
+            log=location / SOURCES / directory if directory else None,
             logged_at=target.planned,
             reread=(before.get(source.source),) if asks_again else (),
             planned_at=planned.time if planned else None,
         )
         for source in target.sources
+        for directory in (log_directory(source.source, len(target.sources), tree.directories(SOURCES)),)
     )
     return GuardedQuery(location.uri, sources, target.batch_id + 1)
 
@@ -93,10 +98,19 @@ def _facts_at(manifest: Manifest, batch_id: int, repository: Repository | None) 
     """What a backup recorded, with the offsets of one of its batches: the manifest has those of its newest."""
     if batch_id == manifest.batch_id or repository is None:
         return manifest.facts
-    path = f"{OFFSETS}/{batch_id}"
-    entry = next(entry for entry in manifest.files_of(batch_id) if entry.path == path)
-    sources = parse_offsets(read_content(repository, entry), batch_id=batch_id).sources
-    return {**manifest.facts, "end_offsets": [source.to_json() for source in sources]}
+    entries = {entry.path: entry for entry in manifest.files_of(batch_id) if entry.path.startswith(f"{OFFSETS}/")}
+
+    def offsets(batch: int) -> list[dict[str, Any]]:
+        content = read_content(repository, entries[f"{OFFSETS}/{batch}"])
+        return [source.to_json() for source in parse_offsets(content, batch_id=batch).sources]
+
+    logged = [batch for path in entries if (batch := batch_id_of(path.rpartition("/")[2])) is not None]
+    before = max((batch for batch in logged if batch < batch_id), default=None)
+    return {
+        **manifest.facts,
+        "end_offsets": offsets(batch_id),
+        "start_offsets": [] if before is None else offsets(before),
+    }
 
 
 def _entry(tree: Tree, batch_id: int) -> OffsetEntry | None:

@@ -238,6 +238,16 @@ def test_open_transaction(kafka_broker: KafkaBroker, ask: Ask) -> None:
         assert (report.verdict, part(report, 0)["latest"]) == (Verdict.SAFE, 10)
         assert report.reasons == ("1 offsets wait for the end of a transaction",)
         assert part(ask(topic, {0: 10}), 0)["latest"] == 11
+        # It was SAFE: a query that read uncommitted records before is set back by Spark, or stopped.
+        assert ask(topic, {0: 11}).verdict is Verdict.SAFE
+        report = ask(topic, {0: 11}, isolation_level="read_committed")
+        assert report.verdict is Verdict.WILL_FAIL
+        assert (
+            "the checkpoint is beyond an open transaction in partition 0 (committed records of 0 end at 10)"
+            in report.reasons[0]
+        )
+        ignoring = ask(topic, {0: 11}, isolation_level="read_committed", fail_on_data_loss=False)
+        assert ignoring.verdict is Verdict.UNKNOWN
     finally:
         producer.abort_transaction(30)
 
@@ -295,6 +305,28 @@ def test_a_topic_that_the_query_names_and_the_checkpoint_does_not_know(
     report = guard_query(query, settings, guards=[guard]).sources[0]
     assert (report.verdict, report.lost) == (verdict, 4)
     assert f"topic {new}: partition 0 is new, and its first 4 records are gone already" in report.reasons[0]
+
+
+@pytest.mark.parametrize(("ignore", "verdict"), [(False, Verdict.WILL_FAIL), (True, Verdict.WILL_LOSE)])
+@pytest.mark.parametrize("option", ["option.0.subscribePattern", "option.0.subscribe", "option.0.assign"])
+def test_a_topic_that_the_checkpoint_knows_and_the_query_does_not_name(
+    kafka_broker: KafkaBroker, option: str, ignore: bool, verdict: Verdict
+) -> None:
+    """It was SAFE, for the topic is there. Spark reports its partitions as gone."""
+    kept, dropped = kafka_broker.create(), kafka_broker.create()
+    for topic in (kept, dropped):
+        kafka_broker.put(topic, [9])
+    settings = GuardSettings(
+        fail_on_data_loss=not ignore,
+        options={"kafka": {"config": kafka_broker.config, option: f'{{"{kept}":[0]}}' if "assign" in option else kept}},
+    )
+    query = from_kafka_offsets({kept: {"0": 5}, dropped: {"0": 5}})
+    report = guard_query(query, settings, guards=[KafkaGuard(settings)]).sources[0]
+    assert (report.verdict, report.lost) == (verdict, None)
+    assert (
+        f"topic {dropped}: partition 0 is in the checkpoint, and the query does not name it any more"
+        in report.reasons[0]
+    )
 
 
 def test_a_pattern_that_only_java_understands(kafka_broker: KafkaBroker) -> None:

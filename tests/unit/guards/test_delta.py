@@ -19,14 +19,14 @@ from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, Unread
 from airflow_ckpt_provider.guards.delta import DeltaGuard
 from airflow_ckpt_provider.guards.delta_log import interval, parse_commit, read_delta_log
 from airflow_ckpt_provider.guards.delta_rows import rows_before
-from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
+from airflow_ckpt_provider.guards.query import from_checkpoint, from_facts, guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.delta_guards import ck as ck
 from tests.support.delta_guards import clean, commit, judge
 from tests.support.delta_guards import table as table
-from tests.support.delta_tables import delta_checkpoint, id_of, new_table, rows
+from tests.support.delta_tables import delta_checkpoint, id_of, new_table, offset, rows
 
 
 def planned_an_hour_ago(ck: Path) -> None:
@@ -90,6 +90,28 @@ def test_log_clean_up(table: Path, ck: Path, below: int) -> None:
     }
     assert (loud.verdict, silent.verdict, silent.lost) == wanted[below]
     assert [p.name for p in silent.parts] == (["version 2"] if below == 3 else [])
+
+
+def test_log_clean_up_of_what_a_backup_has_read_last(table: Path) -> None:
+    """It was SAFE. A start after a restore or a rewind to the backup asks for version 1 again, as any other start does."""
+    starts, ends = ([{"index": 0, "offset": offset(id_of(table), version)}] for version in (1, 2))
+    query = from_facts({"start_offsets": starts, "end_offsets": ends}, subject="backup b", batch_id=1)
+    settings = GuardSettings(options={"delta": {"tables": {"0": str(table)}}})
+    assert guard_query(query, settings, guards=[DeltaGuard(settings)]).verdict is Verdict.SAFE
+    clean(table, 2)
+    report = guard_query(query, settings, guards=[DeltaGuard(settings)])
+    assert report.verdict is Verdict.WILL_FAIL
+    assert "version 1, which the newest committed batch read" in report.reasons[0]
+
+
+def test_log_clean_up_behind_a_number_that_was_left_out(table: Path, ck: Path) -> None:
+    """Async progress tracking does not log each batch: Spark takes the newest entry before the newest batch."""
+    delta_checkpoint(ck, table, 2)
+    for log in ("offsets", "commits"):
+        (ck / log / "1").rename(ck / log / "2")
+    assert judge(ck, table).verdict is Verdict.SAFE
+    clean(table, 2)
+    assert judge(ck, table).verdict is Verdict.WILL_FAIL
 
 
 def test_log_clean_up_within_a_planned_batch(table: Path, ck: Path) -> None:

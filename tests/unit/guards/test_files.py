@@ -62,6 +62,20 @@ def test_a_planned_file_was_replaced(ck: Path, tmp_path: Path) -> None:
     assert [p.facts["found"] for p in report.parts] == ["as listed", "modified since"]
 
 
+def test_directories_that_have_names(ck: Path) -> None:
+    """Spark 4.2 with source evolution names the directories, and writes positional offsets. Which is which it does not say."""
+    (ck / "sources" / "1").rename(ck / "sources" / "events")
+    report = judge(ck)
+    assert report.verdict is Verdict.UNKNOWN
+    assert "the source's own log is not at hand" in report.reasons[0]
+    for entry in (ck / "offsets").iterdir():  # of the only source it is known
+        version, metadata, _, offset = entry.read_text().split("\n")
+        entry.write_text("\n".join((version, metadata, offset)))
+    settings = GuardSettings()
+    report = guard_query(from_checkpoint(open_location(str(ck))), settings, guards=[FileGuard(settings)]).sources[0]
+    assert (report.verdict, report.facts["planned_files"]) == (Verdict.SAFE, 2)
+
+
 def test_read_files_may_be_gone(ck: Path, tmp_path: Path) -> None:
     (tmp_path / "in" / "f 0.json").unlink()
     report = judge(ck)

@@ -135,6 +135,13 @@ def test_from_a_manifest() -> None:
     first, second = query.sources
     assert (partitions(first), query.batch_id, first.known) == ({"t": {0: 9}}, 8, {"kind": "kafka", "topics": {}})
     assert (second.name, second.start.kind) == ("x", "unknown")
+    assert (first.reread, second.reread) == ((), ())
+    # What Spark asks for again at the start after a restore.
+    before = {"start_offsets": [{"index": 0, "kind": "kafka", "offset": {"t": {"0": 5}}}]}
+    first, second = from_facts({**facts, **before}, subject="backup b", batch_id=7).sources
+    assert first.reread[0] is not None
+    assert (first.reread[0].to_json(), second.reread) == ({"t": {"0": 5}}, (None,))
+    assert from_facts(facts, subject="backup b", batch_id=0).sources[0].reread == (None,)
 
 
 @pytest.mark.parametrize(

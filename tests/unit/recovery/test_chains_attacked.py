@@ -282,11 +282,12 @@ def test_a_reader_that_has_read_what_left_an_iceberg_table(tmp_path: Path, chain
     iceberg.batch(5, 6, query=IDS["bronze"])
     ids = [s.snapshot_id for s in sorted(iceberg.table.snapshots(), key=lambda s: s.sequence_number or 0)]
     about = {"version": 1, "position": 1, "scan_all_files": False}
-    ends = [compact({**about, "snapshot_id": ids[v]}) for v in (0, 4, 6, 7, 8)]
     silver = chained.checkpoint("silver")
-    for path in list(silver.walk()):
-        silver.delete(path)
-    plant(silver, reader("silver", ends))
     bronze, reads = chained.streams("bronze", "silver")
     streams = [replace(bronze, sinks=(iceberg.sink,)), replace(reads, sinks=(Sink(),), policies=(None,))]
-    assert batches_of(plan_of(streams, 5)) == {"bronze": 5, "silver": 1}
+    # As it was when bronze had been rewound, silver stands at a snapshot that left: it was taken for a reader of another table.
+    for versions in ((0, 4, 6, 7, 8), (0, 4, 6)):
+        for path in list(silver.walk()):
+            silver.delete(path)
+        plant(silver, reader("silver", [compact({**about, "snapshot_id": ids[v]}) for v in versions]))
+        assert batches_of(plan_of(streams, 5)) == {"bronze": 5, "silver": 1}

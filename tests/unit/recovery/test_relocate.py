@@ -36,6 +36,9 @@ DATA = operator_metadata(name="transformWithStateExec", schema_files=SCHEMAS)
         ("state/0/_metadata/v2/.3.crc", False),
         ("other/state/0/_metadata/v2/3", False),
         ("offsets/3", False),
+        ("_schema_log_5f6c-1/0", True),
+        ("below/_schema_log_5f6c-1_mine/12", True),
+        ("_schema_log_5f6c-1/.0.crc", False),
     ],
 )
 def test_which_files(path: str, holds: bool) -> None:
@@ -165,3 +168,33 @@ def test_a_name_that_cannot_be_derived(protocol: str) -> None:
         f"the checkpoint names absolute places, and how Spark names {place} cannot be derived"
     )
     assert error.value.hint == "give it to a restore: --target-uri, as the query will have it in checkpointLocation"
+
+
+SCHEMA_LOG = "_schema_log_5f6c/0"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "root", "named", "is_foreign"),
+    [
+        ("file", "/data/orders", "file:/data/orders", False),
+        ("file", "/data/orders", "file:/before/orders", True),
+        ("s3", "bucket/orders", "s3a://bucket/orders", False),
+        ("s3", "bucket/orders", "s3a://other/orders", True),
+        ("abfs", "lake/data/orders", "abfss://lake@account/data/orders", False),
+    ],
+)
+def test_a_schema_log(protocol: str, root: str, named: str, is_foreign: bool) -> None:
+    location = Location(LocalStore(), root) if protocol == "file" else somewhere(protocol, root)
+    data = f'v1\n{{"tableId":"5f6c","sourceMetadataPath":"{named}/sources/0"}}'.encode()
+    assert original_place(data, path=SCHEMA_LOG) == named
+    assert foreign_place(data, path=SCHEMA_LOG, location=location) == (named if is_foreign else None)
+    moved = relocated(data, path=SCHEMA_LOG, target="s3a://new/ck")
+    assert moved == b'v1\n{"tableId":"5f6c","sourceMetadataPath":"s3a://new/ck/sources/0"}'
+
+
+def test_a_schema_log_that_names_no_place() -> None:
+    for data in (b"v1", b"v1\n{}"):
+        assert original_place(data, path=SCHEMA_LOG) is None
+    with pytest.raises(UnreadableLogError) as error:
+        original_place(b'v1\n{"sourceMetadataPath":5}', path=SCHEMA_LOG)
+    assert error.value.message.startswith(f"{SCHEMA_LOG}: not readable schema log")

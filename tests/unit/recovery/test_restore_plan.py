@@ -315,6 +315,24 @@ class TestRelocation:
         assert outcome.bytes == sum(map(len, contents(target).values()))
         assert plan(place, manifest, target).already_done
 
+    def test_the_schema_log_of_a_delta_source(self, place: Location, tmp_path: Path) -> None:
+        """It stayed as it was, and Delta refused to start: the log names the source's own log by an absolute path."""
+        said = {"tableId": "5f6c", "deltaCommitVersion": 3, "sourceMetadataPath": "s3a://old/ck/sources/0"}
+        path = "schemas/_schema_log_5f6c/0"
+        manifest = back_up(place, tws("s3a://old/ck") | {path: b"v1\n" + json.dumps(said).encode()}).manifest
+        found = plan(place, manifest, Location(LocalStore(), str(tmp_path / "ck")))
+        moved = found.rewritten[path].partition(b"\n")
+        assert (moved[0], json.loads(moved[2])) == (
+            b"v1",
+            {**said, "sourceMetadataPath": f"file:{tmp_path}/ck/sources/0"},
+        )
+
+    def test_back_to_its_own_place_spark_need_not_be_named(self, place: Location) -> None:
+        manifest = back_up(place, tws("abfss://c@account.dfs.core.windows.net/ck")).manifest
+        target = place / "orders"
+        assert manifest.checkpoint == target.uri
+        assert plan(place, manifest, target, replace=True).rewritten == {}
+
     def test_to_its_own_place_nothing_is_rewritten(self, place: Location, tmp_path: Path) -> None:
         target = Location(LocalStore(), str(tmp_path / "ck"))
         manifest = back_up(place, tws(f"file:{tmp_path}/ck")).manifest

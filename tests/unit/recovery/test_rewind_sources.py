@@ -174,6 +174,9 @@ def test_of_an_older_batch_of_a_backup_its_own_offsets_are_judged(orders: Locati
         plan = plan_rewind(Checkpoint.at(orders), to, sink=sink, sink_exit=SinkPolicy.ACCEPT, guards=(guard,))
         assert plan.source_of_state != "checkpoint"
         assert guard.starts == [{"orders": {0: 10 * target + 10, 1: 5 * target + 5}}]
+        (source,) = guard.asked
+        # Spark asks for the batch itself again.
+        assert [o.partitions["orders"][0] for o in source.reread if isinstance(o, KafkaOffset)] == [10 * target]
 
 
 @pytest.mark.parametrize(("target", "asked_again"), [(0, (None,)), (2, (20,))])
