@@ -87,6 +87,7 @@ class PipelineRewindOperator(PipelineChangeOperator):
         )
         selection = {REFRESH: list(names_of(self.refresh_selection, "refresh_selection"))}
         replay = StartRequest.of(selection, mapping(self.body, "body")) if flag(self.replay, "replay") else None
+        self._asks_for(rewind.body, replay.body if replay else None, apply=apply)
         if not self._has_begun():
             plan = plan_pipeline_rewind(
                 self.workspace,
