@@ -18,6 +18,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, Asset, AssetAlias, Param, task
 
+from airflow_ckpt_provider.dag_factory.run_types import no_backfill
 from airflow_ckpt_provider.jobs import audit_state
 from airflow_ckpt_provider.notifications.recovery_advice import RecoveryAdviceNotifier
 from airflow_ckpt_provider.places import address, open_place
@@ -67,6 +68,7 @@ with DAG(
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
+    **no_backfill(),
     default_args={"retries": 2, "retry_delay": timedelta(minutes=5)},
     tags=["checkpoint"],
     doc_md=__doc__,

@@ -20,6 +20,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task
 
+from airflow_ckpt_provider.dag_factory.run_types import no_backfill
 from airflow_ckpt_provider.operators.kafka_retention_guard import KafkaRetentionGuardOperator
 from airflow_ckpt_provider.sensors.kafka_time_to_loss import KafkaTimeToLossSensor
 
@@ -38,6 +39,7 @@ with DAG(
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
+    **no_backfill(),
     default_args={"retries": 3, "retry_delay": timedelta(minutes=2)},
     tags=["checkpoint", "kafka"],
     doc_md=__doc__,

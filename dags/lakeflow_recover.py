@@ -37,7 +37,9 @@ from airflow_ckpt_provider.verdict import Verdict
 ADVISE = "advise me"
 OPTIONAL = ["null", "string"]
 ONE_IS_ENOUGH = "none_failed_min_one_success"
-PLAN = "(ti.xcom_pull(task_ids='plan_reset') or ti.xcom_pull(task_ids='plan_refresh'))"
+WAY = "ti.xcom_pull(task_ids='advise')['way']"
+#: By the way of now: a task that is skipped keeps what it left before the run was cleared.
+PLAN = f"ti.xcom_pull(task_ids='plan_reset' if {WAY} == '{Way.RESET.value}' else 'plan_refresh')"
 
 
 def carried(starting_positions: Any, *, sql: bool) -> dict[str, str]:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
 
+from airflow_ckpt_provider.dag_factory.run_types import no_backfill
 from airflow_ckpt_provider.operators.expire import CheckpointExpireOperator
 from airflow_ckpt_provider.operators.repository import CheckpointCopyOperator, CheckpointRepositoryCheckOperator
 
@@ -25,6 +26,7 @@ with DAG(
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
+    **no_backfill(),
     default_args={"retries": 2, "retry_delay": timedelta(minutes=5)},
     tags=["checkpoint"],
     doc_md=__doc__,

@@ -19,6 +19,7 @@ from airflow.sdk import DAG, Param, task
 
 from airflow_ckpt_provider.backup.drills import last_drill
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.dag_factory.run_types import no_backfill
 from airflow_ckpt_provider.jobs import rehearse
 from airflow_ckpt_provider.notifications.recovery_advice import RecoveryAdviceNotifier
 from airflow_ckpt_provider.places import open_place
@@ -48,6 +49,7 @@ with DAG(
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
+    **no_backfill(),
     tags=["checkpoint"],
     doc_md=__doc__,
     params={

@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, Param
 
+from airflow_ckpt_provider.dag_factory.run_types import no_backfill
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
 
@@ -35,6 +36,7 @@ with DAG(
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
+    **no_backfill(),
     default_args={"retries": 3, "retry_delay": timedelta(minutes=2)},
     tags=["checkpoint"],
     doc_md=__doc__,

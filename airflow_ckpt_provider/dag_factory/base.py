@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from airflow.sdk import DAG, BaseOperator, Param
 
+from airflow_ckpt_provider.dag_factory.run_types import no_backfill
 from airflow_ckpt_provider.dag_factory.told import TellOfFailure
 from airflow_ckpt_provider.streams.settings import DAG_PREFIX, id_of_dag
 from airflow_ckpt_provider.streams.stream import Stream
@@ -94,7 +95,7 @@ class DagsOfStreams:
                 **self.default_args,
             },
             tags=sorted({*self.tags, *of_streams}),
-            **settings,
+            **{**no_backfill(), **settings},
         ) as dag:
             make()
             self.around(dag)

@@ -15,7 +15,13 @@ from airflow_ckpt_provider.operators.change_operator import UNCHANGED
 from airflow_ckpt_provider.operators.reset import NewCheckpointOperator
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 from airflow_ckpt_provider.operators.rewind import CheckpointRewindOperator
-from airflow_ckpt_provider.operators.stream_action import AFTER_STOP, BEGUN, ENDED, StreamActionOperator
+from airflow_ckpt_provider.operators.stream_action import (
+    AFTER_STOP,
+    BEGUN,
+    CLEARS,
+    ENDED,
+    StreamActionOperator,
+)
 from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
 from airflow_ckpt_provider.operators.upgrade_modes import SAVEPOINT
 from airflow_ckpt_provider.streams.stream import Stream
@@ -43,10 +49,12 @@ _IS_STOPPED = Param(
 _STATES = "ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})"
 _KEPT = "ti.xcom_pull(task_ids='{}', key='{}')"
 #: Whether the task that stops the stream says that it is stopped. Not if the stream was started since: a change that is cleared
-#: afterwards finds the stop of before. A start says which stop it came after; no clock is asked.
+#: afterwards finds the stop of before. A start says which stop it came after; no clock is asked. Of a start by hand nobody knows,
+#: so the stop has to be cleared with the change.
 _BY_TASK = " and ".join(
     [
         f"{_STATES}.get('stop') == 'success'",
+        f"{_KEPT.format('stop', CLEARS)} in (none, dag_run.clear_number)",
         *(
             f"({after} is none or ({after} != '' and {after} != {_KEPT.format('stop', BEGUN)}))"
             for after in (_KEPT.format(start, AFTER_STOP) for start in ("start", "start_again"))

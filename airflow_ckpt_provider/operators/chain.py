@@ -33,7 +33,7 @@ from airflow_ckpt_provider.recovery.chains.set_plan import SetRestorePlan
 from airflow_ckpt_provider.recovery.chains.set_restore import plan_set_restore, restore_set
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream, named_streams
 from airflow_ckpt_provider.recovery.chains.together import carried_out_by
-from airflow_ckpt_provider.recovery.chains.undo import RISK, undo_chain
+from airflow_ckpt_provider.recovery.chains.undo import RISK, chain_undone_by, undo_chain
 from airflow_ckpt_provider.recovery.rewind.specifier import KINDS, Specifier
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.streams.streams import common
@@ -477,10 +477,13 @@ class ChainUndoOperator(StoppedQueryOperator, ChainOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what was put back."""
         with no_retry_when_refused():
-            streams = self._streams()
+            streams, plan_id = self._streams(), text(self.plan_id)
+            if plan_id is None and has_been_tried(context):
+                # Not the newest one of now, which may be another run's.
+                plan_id = chain_undone_by(streams, made_by(context))
             outcome = undo_chain(
                 streams,
-                plan_id=text(self.plan_id),
+                plan_id=plan_id,
                 accept=words(self.accept, "accept", (RISK,)),
                 rest=lambda checkpoint: self._rest(checkpoint, context),
                 made_by=made_by(context),

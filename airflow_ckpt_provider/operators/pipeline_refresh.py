@@ -136,6 +136,8 @@ class PipelineRefreshOperator(PipelineChangeOperator):
             **({"expected_cause": JOB_TASK} if text(self.job_id) else {}),
         )
         job_id = text(self.job_id)
+        waits = apply and wait_for is not None
+        self._asks_for(request.body, text(self.backup), text(self.backfill), apply=waits, dry_run=request.dry_run)
         kept = self._kept.data
         if "tables" not in kept:
             examined = examine(self.workspace, self._pipeline_id())

@@ -89,6 +89,7 @@ class PipelineRewindOperator(PipelineChangeOperator):
         replay = (
             StartRequest.of(selection, mapping(self.body, "body")) if flag(self.replay, "replay", empty=True) else None
         )
+        self._asks_for(rewind.body, replay.body if replay else None, apply=apply)
         if not self._has_begun():
             plan = plan_pipeline_rewind(
                 self.workspace,

@@ -19,6 +19,7 @@ from airflow_ckpt_provider.errors import (
     UnknownStartError,
     WorkspaceError,
 )
+from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.lakeflow.carrying_out import Run
 from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP
 from airflow_ckpt_provider.lakeflow.following import (
@@ -113,11 +114,15 @@ class PipelineOperator(TextOperator):
     def _run(self, context: Context) -> dict[str, Any]:
         """Do all that is left to do; return the result."""
 
+    def _ended(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Note that all is done, and return the result."""
+        return result
+
     def execute(self, context: Context) -> dict[str, Any]:
         """Plan, or do it and wait."""
         with no_retry_when_refused():
             self._begin(context, None, time.time() + seconds(self.timeout, "timeout").total_seconds())
-            return self._run(context)
+            return self._ended(self._run(context))
 
     def execute_complete(self, context: Context, event: dict[str, Any], carried: dict[str, Any]) -> dict[str, Any]:
         """Continue where the trigger has stopped."""
@@ -132,7 +137,7 @@ class PipelineOperator(TextOperator):
             if (step := carried.get("waiting_for")) and event.get("memory"):
                 self._kept.step(step)["states"] = event["memory"]
                 self._kept.keep()
-            return self._run(context)
+            return self._ended(self._run(context))
 
     def on_kill(self) -> None:
         """Stop this task's own update, if it is the one that runs; nobody else's."""
@@ -475,3 +480,26 @@ class PipelineChangeOperator(PipelineOperator):
         self.wait_for = wait_for
         self.refresh_selection = refresh_selection
         self.body = body
+        self._asked_for = ""
+
+    def _asks_for(self, *what: Any, apply: bool, dry_run: bool = False) -> None:
+        """Note what is asked for. Where this task has done it before it was cleared, what it noted then is taken over: each step
+        then finds that it is done, for a second reset or refresh reads the same input again.
+
+        :param what: all of it, as JSON.
+        :param apply: it is carried out, and the task succeeds only where it succeeds.
+        :param dry_run: it changes nothing.
+        """
+        self._asked_for = fingerprint_of([self._pipeline_id(), *what]) if apply and not dry_run else ""
+        before = self._kept.before
+        if self._asked_for and before.get("ended") == self._asked_for and not self._has_begun():
+            self.log.info(
+                "This task did the same before it was cleared: nothing is started. To do it again start a new run."
+            )
+            self._kept.data.update({key: before[key] for key in before if key not in self._kept.data})
+
+    def _ended(self, result: dict[str, Any]) -> dict[str, Any]:
+        if self._asked_for:
+            self._kept.data["ended"] = self._asked_for
+            self._kept.keep()
+        return result

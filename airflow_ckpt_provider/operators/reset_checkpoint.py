@@ -121,6 +121,9 @@ class ResetCheckpointOperator(PipelineChangeOperator):
         flows = names_of(self.flows, "flows")
         request, job_id = self._request(context, flows), text(self.job_id)
         merged = self._merged(context)
+        positions = [position.to_json() for position in positions_of(self.starting_positions)]
+        waits = apply and wait_for is not None
+        self._asks_for(request.body, positions, dict(merged.values), apply=waits, dry_run=request.dry_run)
         if not self._has_begun():
             plan = plan_pipeline_reset(
                 self.workspace,

@@ -116,7 +116,7 @@ class CheckpointRestoreOperator(ExecutorsOperator, StoppingOperator, StreamOpera
             if mode == PLAN:
                 return self._shown(self._plan(repository, target, None))
             if record := self._ended_before(repository, target, context, kind=RestorePlan.kind):
-                return self._carried_out(_of_record(record), context)
+                return self._carried_out(of_record(record), context)
             shown: dict[str, Any] = {}
             how = self._how(target, context)
             planned = None
@@ -189,7 +189,7 @@ class CheckpointRestoreOperator(ExecutorsOperator, StoppingOperator, StreamOpera
                 f"Spark ended well, and {repository.location} has no audit record of the restore of {plan.checkpoint}",
                 hint="see that the cluster means the same places by these addresses",
             )
-        outcome = {**_of_record(record)["outcome"], "seconds": None, "already_done": False}
+        outcome = {**of_record(record)["outcome"], "seconds": None, "already_done": False}
         self.log.info(
             "%s holds batch %d of backup %s. The stream continues with batch %d.",
             plan.checkpoint,
@@ -249,7 +249,7 @@ class CheckpointRestoreOperator(ExecutorsOperator, StoppingOperator, StreamOpera
         )
 
 
-def _of_record(record: dict[str, Any]) -> dict[str, Any]:
+def of_record(record: dict[str, Any]) -> dict[str, Any]:
     """What the attempt returned that has written an audit record."""
     plan: dict[str, Any] = record["plan"]
     outcome = {key: plan[key] for key in ("plan_id", "backup_id", "target", "batch_id", "files", "bytes")}

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 BEGUN = "begun"
 #: XCom of when an action had ended, in ISO 8601: since then a stream is stopped. That of a DAG may be when it was triggered.
 ENDED = "ended"
+#: XCom beside it: how often the run had been cleared by then.
+CLEARS = "clears"
 #: XCom of a start: the stop of this run that it came after, by its :data:`BEGUN`; empty where there was none.
 AFTER_STOP = "after_stop"
 ACTIONS = ("stop", "start", "deploy", "roll_back")
@@ -275,3 +277,4 @@ def _ended(stream: Stream, what: str, action: Action, context: Context) -> dict[
 def _note_end(context: Context) -> None:
     if ti := context.get("ti"):
         ti.xcom_push(ENDED, datetime.now(UTC).isoformat())
+        ti.xcom_push(CLEARS, getattr(context.get("dag_run"), "clear_number", 0) or 0)

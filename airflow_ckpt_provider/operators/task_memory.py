@@ -56,7 +56,10 @@ class TaskMemory:
         kept = self._read()
         #: Whose writing this attempt may replace: its own, and what it has read.
         self._known = {self._attempt, (kept or {}).get("attempt")}
+        #: What was kept before the task was cleared.
+        self.before: dict[str, Any] = {}
         if kept and not self._is_of_this_life(kept):
+            self.before = kept
             kept = None
         self.data: dict[str, Any] = kept or carried or self._empty()
         #: Names this life of the task: the same for all attempts, also if one of another version began it.

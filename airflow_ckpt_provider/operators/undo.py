@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppedQueryOperator
 from airflow_ckpt_provider.operators.fields import one_of, text, texts
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, RepositoryOperator
-from airflow_ckpt_provider.operators.run_identity import made_by
+from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
 from airflow_ckpt_provider.operators.sink_operator import RollBackOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ckpt_provider.backup.repository import Repository
+    from airflow_ckpt_provider.storage.location import Location
+
 
 class CheckpointUndoOperator(StoppedQueryOperator, CheckpointOperator, RepositoryOperator, RollBackOperator):
     """Undo a rewind, a reset, a repair, a restore or the reset of a flow, as long as nothing was written since.
 
-    The checkpoint becomes, file by file, what it was before. A retry resumes where the attempt before was stopped.
+    The checkpoint becomes, file by file, what it was before. A retry resumes where the attempt before was stopped; one of an undo
+    that had finished, also of a task that is cleared, changes nothing.
 
     Parameters of places, sink and proof that the query is stopped: see :class:`~.place_operators.CheckpointOperator` (of a flow,
     the version that the change made), :class:`~.place_operators.RepositoryOperator` (the one that the change was carried out
@@ -80,6 +84,8 @@ class CheckpointUndoOperator(StoppedQueryOperator, CheckpointOperator, Repositor
             mode = one_of(self.mode, "mode", (PLAN, APPLY))
             checkpoint, plan_id = self._checkpoint_place(), text(self.plan_id)
             repository = self._given_repository() or repository_of_change(checkpoint, plan_id)
+            if plan_id is None and mode == APPLY:
+                plan_id = self._undone_before(repository, checkpoint, context)
             about: dict[str, Any] = {
                 "plan_id": plan_id,
                 "sink": self._sinks(),
@@ -104,3 +110,13 @@ class CheckpointUndoOperator(StoppedQueryOperator, CheckpointOperator, Repositor
         self._link([result["plan_id"]], context)
         self.note(of_undo, result, self.places, texts(self.sink, "sink"))
         return result
+
+    def _undone_before(self, repository: Repository, checkpoint: Location, context: Context) -> str | None:
+        """The change that an attempt before this one has undone: the newest one of now may be another run's."""
+        from airflow_ckpt_provider.change.plan import undone_by
+        from airflow_ckpt_provider.change.undo import UndoPlan
+
+        record = repository.audit(made_by(context)) if has_been_tried(context) else None
+        if record is None or (record.get("kind"), record.get("checkpoint")) != (UndoPlan.kind, checkpoint.uri):
+            return None
+        return undone_by(str(record["plan_id"]))

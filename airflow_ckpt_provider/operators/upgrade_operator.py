@@ -22,6 +22,7 @@ from airflow_ckpt_provider.operators.fields import (
     words,
 )
 from airflow_ckpt_provider.operators.masking import MaskingOperator
+from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import deprecated, renamed, renamed_value
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
 from airflow_ckpt_provider.sensors.stream_health import mark_baseline
@@ -173,6 +174,24 @@ class UpgradeOperator(MaskingOperator):
         from airflow_ckpt_provider.upgrade.record import upgrade_of
 
         return upgrade_of(repository, self._name(repository, checkpoint), upgrade_id(context))
+
+    def check_under_way(self, context: Context) -> None:
+        """See that a task of the user may still run: not once the upgrade has ended, for nobody would undo what it does.
+
+        :raises AirflowFailException: it has ended, or the new code is kept.
+        """
+        from airflow_ckpt_provider.upgrade.together import is_kept
+
+        step = copy.copy(self)
+        step.render_template_fields(context)
+        with no_retry_when_refused():
+            upgrades = step._members(context)[2]
+            if is_kept(upgrades):
+                raise RefusedError(
+                    f"{upgrade_id(context)} keeps the new code of {', '.join(each.name for each in upgrades)}: this task would "
+                    "change what runs",
+                    hint="clear the run from its first task on, or start a new one",
+                )
 
     def _states(self, context: Context) -> dict[str, str]:
         """State of each task of the group in this run, by its id within the group."""

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
-from airflow.sdk import BaseOperator, TaskGroup, TriggerRule
+from airflow.sdk import BaseOperator, Context, TaskGroup, TriggerRule
 
 from airflow_ckpt_provider.configuration import configured_streams
 from airflow_ckpt_provider.errors import RefusedError
@@ -65,6 +65,9 @@ OfStream = Callable[[str], Mapping[str, Any]]
 
 #: A task that hangs does not keep an upgrade for ever; the seal stops the stream whatever the stop did.
 _STOP_WITHIN = timedelta(minutes=10)
+#: Tasks of the user that are part of an upgrade. Not ``start_old``: of a stream that was rolled back and nobody has started, the
+#: upgrade has ended.
+_OF_THE_RUN = ("stop", "deploy", "start", "stop_new", "roll_back_code")
 
 
 def safe_upgrade(
@@ -486,6 +489,9 @@ def safe_upgrade(
             )
             ends >> back >> report
         _check_skips(group)
+        for task_id in _OF_THE_RUN:
+            if isinstance(own := group.children.get(group.child_id(task_id)), BaseOperator):
+                _run_while_under_way(own, report)
         for task in group.children.values():
             if isinstance(task, UpgradeSinkOperator):
                 task.accept_foreign_loss = accept_foreign_loss
@@ -501,6 +507,21 @@ def _check_skips(group: TaskGroup) -> None:
                 "stay stopped and sealed",
                 hint="give it ignore_downstream_trigger_rules=False; what is skipped then is rolled back",
             )
+
+
+def _run_while_under_way(task: BaseOperator, step: UpgradeOperator) -> None:
+    """Have a task of the user refuse once the upgrade has ended: cleared then, it would stop a stream that nobody starts.
+
+    :param step: any step of the upgrade, which knows its record.
+    """
+    hook = task._pre_execute_hook
+
+    def check(context: Context) -> None:
+        step.check_under_way(context)
+        if hook is not None:
+            hook(context)
+
+    task._pre_execute_hook = check
 
 
 def _declared(streams_file: str | Streams | None) -> Streams:
@@ -559,7 +580,7 @@ class _Ours:
                 operator(task_id=task_part(stream), stream=stream, **given, **self.every)
         return group
 
-    def all(self, operator: type[UpgradeOperator], task_id: str, **more: Any) -> BaseOperator:
+    def all(self, operator: type[UpgradeOperator], task_id: str, **more: Any) -> UpgradeOperator:
         """One for all streams."""
         if not self.streams:
             places = {**self.where, **self.kept, "stream": self.stream}

@@ -67,7 +67,7 @@ class Task:
         self.make = make
         self.store = Store() if store else None
         self.run_id = run_id
-        self.tries = 0
+        self.tries = self.max_tries = 0
         self.pushed: dict[str, Any] = {}
         self.deferred = 0
         self.rescheduled = 0
@@ -81,7 +81,7 @@ class Task:
             task_id="task",
             map_index=-1,
             try_number=self.tries,
-            max_tries=0,
+            max_tries=self.max_tries,
             get_first_reschedule_date=lambda _: self.began if self.rescheduled else None,
             xcom_push=lambda key, value: self.pushed.__setitem__(key, json.loads(json.dumps(value))),
             xcom_pull=lambda *, task_ids, key: None,  # the only task of its run
@@ -89,6 +89,10 @@ class Task:
         run = SimpleNamespace(start_date=self.began, run_after=self.began)
         found: dict[str, Any] = {"ti": ti, "dag_run": run}
         return found | ({"task_state_store": self.store} if self.store else {})
+
+    def clear(self) -> None:
+        """As Airflow does for a task without retries: the attempts that follow are a life of their own."""
+        self.max_tries = self.tries
 
     def attempt(self) -> Any:
         """Run one attempt to its end, through the triggerer where the task defers."""

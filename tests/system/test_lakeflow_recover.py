@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,6 +126,20 @@ def test_the_form_is_a_plan_and_nothing_of_production_comes_before_the_approval(
                 assert each.upstream_task_ids == {branch.task_id, "find_again"}
                 assert (between.upstream_task_ids, between.trigger_rule) == ({branch.task_id}, "all_success")
                 assert each.trigger_rule == "none_failed_min_one_success"
+
+
+def test_the_plan_that_is_shown_and_applied_is_that_of_the_way_of_now(example_dags: dict[str, DAG]) -> None:
+    """Where a run is cleared and finds another way, the task that it skips still has the plan of before."""
+    dag = example_dags["lakeflow_recover"]
+    left = {
+        "advise": {"way": "full_refresh", "markdown": "ways"},
+        "plan_reset": {"markdown": "old plan", "plan": {"fingerprint": "old"}},
+        "plan_refresh": {"markdown": "new plan", "plan": {"fingerprint": "new"}},
+    }
+    ti = SimpleNamespace(xcom_pull=lambda task_ids: left.get(task_ids))
+    approve, refresh = dag.get_task("approve"), dag.get_task("refresh")
+    assert approve.render_template(approve.body, {"ti": ti}).startswith("new plan")
+    assert refresh.render_template(refresh.fingerprint, {"ti": ti}) == "new"
 
 
 @pytest.mark.slow

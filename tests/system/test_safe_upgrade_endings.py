@@ -170,6 +170,32 @@ class TestMarkedSuccess:
         assert tried.newest == NEWEST + 1
 
 
+class TestClearedAfterItsEnd:
+    """Nothing of the user runs: a stop would stop a stream that nobody starts again, and a deploy change what runs next."""
+
+    def test_the_stop_of_a_kept_one(self, tried: Tried) -> None:
+        tried.upgrade(start=tried.commit_a_batch, **KEEP)
+        tried.go_on("stop")
+        assert (tried.did, tried.sealed, tried.report["kind"]) == ([], False, "kept")
+        assert {"stop", "seal"} <= {*tried.failed}
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("task_id", ["stop", "deploy", "start", "stop_new", "roll_back_code"])
+    def test_a_task_of_one_that_was_rolled_back(self, tried: Tried, task_id: str) -> None:
+        tried.upgrade(start=fail, start_old=tried.commit_a_batch, stop_new=lambda: None, **KEEP)
+        tried.go_on(task_id)
+        taken_back(tried, [])
+        assert task_id in tried.failed
+
+    @pytest.mark.slow
+    def test_the_start_of_the_old_code_runs(self, tried: Tried) -> None:
+        """The report names it, where nobody has started the stream."""
+        tried.upgrade(start=fail, start_old=skip, **KEEP)
+        tried.dag.get_task("u.start_old").python_callable = lambda task_id: tried.did.append(task_id)
+        tried.go_on("start_old")
+        assert tried.did == ["start_old"]
+
+
 @pytest.mark.slow
 def test_the_run_was_killed(tried: Tried) -> None:
     """None of our tasks runs after `deploy`, the report neither: as where a run is marked as failed, or its time is over."""

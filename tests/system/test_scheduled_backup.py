@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,25 @@ def test_backup_then_verify(example_dags: dict[str, DAG], run_dag: RunDag, check
     assert report["read_files"] == round(backup["files"] / 10)
     assert result(run, "back_up", "backup_id") == backup["backup_id"]
     assert result(run, "back_up", "_link_BackupManifestLink") == ""  # no browser opens a file of a worker
+
+
+def test_a_backfill_is_refused(example_dags: dict[str, DAG], known: Callable[[DAG], None]) -> None:
+    """It would take thirty backups of today, and `last` of a retention would keep these alone."""
+    from airflow.models.backfill import DagRunTypeNotAllowed, ReprocessBehavior, _do_dry_run
+    from airflow.utils.session import create_session
+
+    known(example_dags["scheduled_backup"])
+    days = {"from_date": datetime(2026, 10, 1, tzinfo=UTC), "to_date": datetime(2026, 10, 30, tzinfo=UTC)}
+    with create_session() as session, pytest.raises(DagRunTypeNotAllowed, match="does not allow backfill runs"):
+        list(
+            _do_dry_run(
+                dag_id="scheduled_backup",
+                reverse=False,
+                reprocess_behavior=ReprocessBehavior.NONE,
+                session=session,
+                **days,
+            )
+        )
 
 
 @pytest.mark.usefixtures("settings")

@@ -69,6 +69,17 @@ def undo_chain(
     return ChainOutcome(plan.plan_id, tuple(outcomes or ()), time.monotonic() - began, already_done=done)
 
 
+def chain_undone_by(streams: Sequence[ChainStream], made_by: str) -> str | None:
+    """The chain that a run has undone to its end; ``None`` if it has undone none.
+
+    :param streams: the streams.
+    :param made_by: the run.
+    """
+    held = min(streams, key=lambda stream: stream.name).held
+    records = [r for r in (held.records() if held else ()) if (r.get("kind"), r.get("made_by")) == (KIND, made_by)]
+    return str(max(records, key=lambda record: str(record["at"]))["of"]) if records else None
+
+
 def _undo_chain(
     streams: tuple[ChainStream, ...],
     plan_id: str | None,

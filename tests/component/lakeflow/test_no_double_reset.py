@@ -198,6 +198,18 @@ def test_never_twice(workspace: FakeWorkspace, monkeypatch: pytest.MonkeyPatch, 
     _check(one_run(workspace, monkeypatch, seed))
 
 
+@pytest.mark.parametrize("kind", ["reset", "refresh", "rewind"])
+def test_not_again_where_it_is_cleared_after_its_success(workspace: FakeWorkspace, kind: str) -> None:
+    settings = {"channel": "PREVIEW", "configuration": {"pipelines.rewind.betaEnabled": "true"}}
+    pipeline = samples.customers(workspace, files=3, **settings)
+    task = Task(lambda: _operator(kind, pipeline, random.Random(1)))
+    first = task.attempt()
+    seen = len(workspace.requests)
+    task.clear()
+    assert task.attempt() == first
+    assert {request.method for request in workspace.requests[seen:]} <= {"GET"}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(40))

@@ -8,10 +8,11 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ckpt_provider.guards.delta_start import TABLE_READ
+from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
 from tests.fake_databricks import FakeWorkspace, FlowFailed, Pace, samples
 from tests.fake_databricks.pipelines import Pipeline
 from tests.support.attempts import Killed, Task
-from tests.support.lakeflow_resets import ALL, FLOW, either_way, ids, reset
+from tests.support.lakeflow_resets import ALL, FLOW, READ_UP_TO, either_way, ids, reset
 from tests.support.lakeflow_resets import broken as broken
 
 
@@ -197,18 +198,37 @@ def test_an_airflow_that_keeps_nothing(workspace: FakeWorkspace, broken: Pipelin
     assert len(workspace.asked("POST", "/updates")) == 1
 
 
-def test_cleared_task_starts_anew(workspace: FakeWorkspace, broken: Pipeline) -> None:
+def test_a_task_that_is_cleared_after_its_success_resets_nothing(workspace: FakeWorkspace, broken: Pipeline) -> None:
+    """A second reset would read the same input again; with another position it is another reset."""
+    after = [READ_UP_TO]
+
+    def made() -> ResetCheckpointOperator:
+        position = {FLOW: {"options": {"modifiedAfter": after[0]}, "carried_by": {"modifiedAfter": "modifiedAfter"}}}
+        return reset(broken, starting_positions=position, configuration={"modifiedAfter": after[0]})
+
+    task = Task(made)
+    first = task.attempt()
+    task.clear()
+    assert task.attempt() == first
+    task.clear()
+    task.attempt()
+    assert broken.flows[FLOW].resets == 1
+    assert ids(workspace) == ALL
+    after[0] = "2026-08-20T07:00:00Z"  # the newest file
+    task.clear()
+    task.attempt()
+    assert broken.flows[FLOW].resets == 2
+    assert ids(workspace) == ALL
+
+
+def test_a_task_that_is_cleared_after_its_failure_starts_anew(broken: Pipeline) -> None:
+    broken.when["RUNNING"] = lambda p: setattr(p.flows[FLOW], "error", FlowFailed("SOME_ERROR", "no"))
     task = Task(lambda: reset(broken))
-    task.attempt()
-    plain = task.context
-
-    def cleared() -> dict[str, Any]:
-        context = plain()
-        context["ti"].max_tries = 1
-        return context
-
-    task.context = cleared  # type: ignore[method-assign]
-    task.attempt()
+    with pytest.raises(AirflowFailException, match="SOME_ERROR"):
+        task.attempt()
+    broken.flows[FLOW].error = None
+    task.clear()
+    assert task.attempt()["state"] == "COMPLETED"
     assert broken.flows[FLOW].resets == 2
 
 

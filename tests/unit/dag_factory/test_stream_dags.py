@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -24,7 +25,7 @@ from airflow_ckpt_provider.dag_factory.stream_dags import StreamDags, stream_dag
 from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.declared import DeclaredOperator
-from airflow_ckpt_provider.operators.stream_action import AFTER_STOP, BEGUN, ENDED
+from airflow_ckpt_provider.operators.stream_action import AFTER_STOP, BEGUN, CLEARS, ENDED
 from airflow_ckpt_provider.streams.problems import DeclarationError
 from airflow_ckpt_provider.streams.stream import Backup, Stream
 
@@ -78,6 +79,14 @@ def test_a_dag_of_each_kind_is_made_and_the_backups_by_their_schedules(dags: dic
 def test_what_no_stream_declares_is_not_made() -> None:
     made = stream_dags([Stream("a", checkpoint="/a")])
     assert set(made) == {"ckpt_backup_daily", "ckpt_report", "ckpt_incidents", "ckpt_rewind", "ckpt_reset", "ckpt_undo"}
+
+
+def test_no_dag_can_be_backfilled(dags: dict[str, DAG]) -> None:
+    """Thirty backups of today, for thirty days: rules that count would then remove the backups of these days."""
+    for dag in dags.values():
+        allowed = {str(each.value) for each in dag.allowed_run_types or ()}
+        assert {"scheduled", "manual", "asset_triggered"} <= allowed, dag.dag_id
+        assert "backfill" not in allowed, dag.dag_id
 
 
 def test_every_task_of_ours_takes_the_stream_from_the_file(dags: dict[str, DAG], tmp_path: Path) -> None:
@@ -253,6 +262,9 @@ def test_no_dag_shares_a_field_of_its_form_with_another(dags: dict[str, DAG]) ->
         dags["ckpt_restore"].params["approval"] = True
 
 
+CLEARED_ONCE = SimpleNamespace(clear_number=1)
+
+
 @dataclass
 class TaskInstance:
     """What the templates ask of Airflow's: states and XComs of the tasks of this run."""
@@ -279,6 +291,8 @@ class TaskInstance:
         ({"stop": "success"}, {("stop", BEGUN): "b", ("start", AFTER_STOP): "a"}, "True"),
         ({"stop": "success"}, {("start", AFTER_STOP): ""}, "False"),  # another operator in the place of ours stops it
         ({"stop": "success"}, {}, "True"),
+        ({"stop": "success"}, {("stop", BEGUN): "a", ("stop", CLEARS): 1}, "True"),
+        ({"stop": "success"}, {("stop", BEGUN): "a", ("stop", CLEARS): 0}, "False"),  # cleared without the stop
         ({"stop": "skipped"}, {}, "False"),
     ],
 )
@@ -286,7 +300,7 @@ def test_a_stop_is_no_word_about_a_stream_that_was_started_since(
     kind: str, states: dict[str, str], kept: dict[tuple[str, str], str], stopped: str, dags: dict[str, DAG]
 ) -> None:
     change = dags[f"ckpt_{kind}"].get_task(kind)
-    context: Any = {"ti": TaskInstance(states, kept), "params": {"query_is_stopped": False}}
+    context: Any = {"ti": TaskInstance(states, kept), "params": {"query_is_stopped": False}, "dag_run": CLEARED_ONCE}
     assert change.render_template(change.query_is_stopped, context) == stopped
     kept["stop", ENDED] = "2026-11-26T04:00:00+00:00"
     dated = change.render_template(change.stopped_since, context)
@@ -327,7 +341,8 @@ def test_a_stream_is_started_again_where_its_change_was_refused(
     again = dags[f"ckpt_{kind}"].get_task("start_again")
     assert (again.trigger_rule, again.upstream_task_ids, again.retries) == ("all_failed", {kind}, 0)
     xcoms = {("stop", BEGUN): "a", **{(kind, key): value for key, value in kept.items()}}
-    context: Any = {"ti": TaskInstance(states, xcoms), "params": {"start": True, "query_is_stopped": False, **form}}
+    params = {"start": True, "query_is_stopped": False, **form}
+    context: Any = {"ti": TaskInstance(states, xcoms), "params": params, "dag_run": CLEARED_ONCE}
     assert again.render_template(again.wanted, context) == wanted
 
 

@@ -45,8 +45,14 @@ def test_there_again_and_back(chained: Chained, run: Run) -> None:
     assert again["outcome"] == {**done["outcome"], "streams": [], "seconds": 0.0, "already_done": True}
     lines = "\n".join(stream.argument for stream in chained.streams())
     undo = ChainUndoOperator(task_id="undo", streams=lines, query_is_stopped=True, quiet_for=0.0)
-    assert undo.execute(run("undo"))["plan_id"] == done["plan"]["plan_id"]
+    undone = undo.execute(run("undo"))
+    assert undone["plan_id"] == done["plan"]["plan_id"]
     assert [chained.content()[name] for name in IDS] == [sorted([*range(7), *range(7)])] * 3
+    # Another run rewinds them again: the undo that is cleared is not about that.
+    operator(chained, mode="apply").execute(run("rewind", run_id="manual__2"))
+    after = chained.content()
+    cleared = undo.execute(run("undo", try_number=2))
+    assert (cleared["plan_id"], cleared["already_done"], chained.content()) == (undone["plan_id"], True, after)
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,17 @@ def test_undo_takes_every_change_back(verb: str, checkpoint: Path, repository: P
     assert undo.execute(run("undo", try_number=2))["already_done"]
 
 
+def test_an_undo_that_is_cleared_leaves_the_change_of_another_run_alone(checkpoint: Path, run: Run) -> None:
+    rewind(checkpoint, run(), accept=RISKS)
+    undo = CheckpointUndoOperator(task_id="undo", checkpoint=str(checkpoint), **STOPPED)
+    undone = undo.execute(run("undo"))
+    rewind(checkpoint, run(run_id="manual__2"), accept=RISKS)
+    after = contents(checkpoint)
+    again = undo.execute(run("undo", try_number=2))
+    assert (again["plan_id"], again["already_done"]) == (undone["plan_id"], True)
+    assert contents(checkpoint) == after
+
+
 def test_undo_needs_proof_too(checkpoint: Path, run: Run) -> None:
     rewind(checkpoint, run(), accept=RISKS)
     after = contents(checkpoint)

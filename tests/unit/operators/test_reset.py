@@ -160,6 +160,32 @@ class TestFlows:
         done = self.flow(storage, run(), mode="apply", accept=["sink_duplicates"])
         assert (done["path"][-2:], visible(Path(done["path"]))) == ("/2", {"metadata"})
 
+    @pytest.mark.parametrize("way", ["from-scratch", "keep-position", "restore"])
+    def test_a_version_that_has_run_since_is_not_replaced_by_a_task_that_is_cleared(
+        self, way: str, storage: Path, repository: Path, run: Run
+    ) -> None:
+        """Another version would read again what this one has read; of a restore, its batches would be gone."""
+        kept = Repository.open_or_create(open_location(str(repository)))
+        live = storage / "_checkpoints/spark_catalog/default/orders/ingest/0"
+        create_backup(Checkpoint.at(open_location(str(live))), kept, name="ingest")
+        shutil.copytree(live, ran := storage.parent / "ran")
+        (live / "commits" / str(NEWEST)).unlink()
+        fields: dict[str, Any] = {
+            "way": way,
+            "repository": str(repository),
+            "mode": "apply",
+            "accept": ["sink_duplicates"],
+        }
+        fields |= {"name": "ingest"} if way == "restore" else {}
+        done = self.flow(storage, run(), **fields)
+        shutil.copytree(ran, done["path"], dirs_exist_ok=True)
+        for log in ("offsets", "commits"):
+            shutil.copyfile(ran / log / str(NEWEST), Path(done["path"]) / log / str(NEWEST + 1))
+        again = self.flow(storage, run(try_number=2), **fields)
+        assert (again["path"], again["outcome"]["already_done"]) == (done["path"], True)
+        assert again["outcome"]["plan_id"] == done["outcome"]["plan_id"]
+        assert self.versions(storage) == ["0", "1"]
+
     def test_the_howto(self, storage: Path, run: Run) -> None:
         place, table = str(storage), "foreachBatch"
         # [START howto_flow]
