@@ -21,6 +21,7 @@ from airflow_ckpt_provider.backup.content_checks import is_computable
 from airflow_ckpt_provider.backup.contents import Places, listed_by, objects_there, stream_names
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.immutability import locks_on
+from airflow_ckpt_provider.backup.marker import refuse_inside
 from airflow_ckpt_provider.backup.packing import PACK_SIZE, PACKED_BELOW
 from airflow_ckpt_provider.backup.prune import StreamPrune, prune_stream
 from airflow_ckpt_provider.backup.repack import OnFile, pack_anew
@@ -224,7 +225,9 @@ def plan_migrate(repository: Repository, *, name: str | None = None) -> MigrateP
     """Plan a migration; reads only.
 
     :param name: only this stream.
+    :raises RepositoryError: it lies inside another repository, or inside a checkpoint.
     """
+    refuse_inside(repository.location)
     names = stream_names(repository) if name is None else (name,)
     streams = tuple(_of_stream(repository, each) for each in names)
     return MigratePlan(repository.location.uri, repository.format, streams)
