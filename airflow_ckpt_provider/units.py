@@ -173,6 +173,19 @@ def format_time(time: datetime) -> str:
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def shown_time(time: object) -> str:
+    """Show a time as :func:`format_time`, also one of a document; what is none is shown as it is.
+
+    :param time: with a zone, or as the document has it, in ISO 8601; ``None``: nobody knows it.
+    """
+    if time is None:
+        return "time not known"
+    try:
+        return format_time(time if isinstance(time, datetime) else zoned_time(time))
+    except ValueError:
+        return str(time)
+
+
 def format_ago(time: datetime, now: datetime | None = None) -> str:
     """Show how long ago a time was, in its largest unit: ``3 h ago``.
 

@@ -52,6 +52,7 @@ from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location, safe_relative
 from airflow_ckpt_provider.storage.packs import MOVED, file_of, moved_path, read_moved
 from airflow_ckpt_provider.storage.store import StoredFile
+from airflow_ckpt_provider.units import shown_time
 
 log = logging.getLogger(__name__)
 
@@ -251,7 +252,7 @@ class OpenClaim:
         try:
             told = load_json(repository.read_document(f"claims/{self.name}/{self.claim_id}.json"))
             by = f" by {told['made_by']}" if told["made_by"] else ""
-            return f"{told['what']}{by} since {told['at']}"
+            return f"{told['what']}{by} since {shown_time(told['at'])}"
         except (FileNotFoundError, TooLargeError, ValueError, KeyError, TypeError, AttributeError):
             return f"claim {self.claim_id}"
 

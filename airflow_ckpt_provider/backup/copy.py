@@ -20,6 +20,7 @@ from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.marker import refuse_inside, refuse_nested
 from airflow_ckpt_provider.backup.objects import Objects
 from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE, ByPack, Span
 from airflow_ckpt_provider.backup.prune_marks import read_marks
@@ -81,13 +82,15 @@ def copy_backups(
     :param made_by: the run or user that copies.
     :param workers: files under way at once.
     :param on_progress: called after each file of a backup.
-    :raises RefusedError: both are the same repository; the target has another backup under the same id, or another stream under
-        the same name. All others are copied.
+    :raises RefusedError: both are the same repository, or one lies inside the other; the target has another backup under the
+        same id, or another stream under the same name. All others are copied.
     :raises DamagedBackupError: an object is not what was backed up; this backup is not copied, all others are.
     :raises StorageError: reading or writing failed, which ends it; the same command again continues.
     """
     if source.repository_id == target.repository_id and source.location.uri == target.location.uri:
         raise RefusedError(f"{source.location} would be copied to itself", hint="give another target")
+    refuse_nested(source.location, target.location)
+    refuse_inside(target.location)
     target.refuse_unsigned()
     numbers: dict[str, int] = {}
     copied: list[CopiedBackup] = []

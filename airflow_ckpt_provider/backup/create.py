@@ -26,6 +26,7 @@ from airflow_ckpt_provider.backup.identity import chain_of_ids
 from airflow_ckpt_provider.backup.immutability import Immutability
 from airflow_ckpt_provider.backup.lease import lease
 from airflow_ckpt_provider.backup.manifest import Manifest, new_backup_id, next_backup_id
+from airflow_ckpt_provider.backup.marker import refuse_inside
 from airflow_ckpt_provider.backup.names import LONGEST_NAME, checked_name, name_of
 from airflow_ckpt_provider.backup.objects import Objects, list_objects
 from airflow_ckpt_provider.backup.prune_marks import read_marks
@@ -272,6 +273,9 @@ def _taken(
             place_is_explained=request.is_given,
         )
 
+    if newest is None:
+        refuse_inside(repository.location)
+        refuse_inside(checkpoint.location, of_checkpoints=False)
     query_ids = chain(query_id) if query_id else ()  # before anything is copied
     tree, closures, files, copied = copy_closures(
         checkpoint, seen, objects, request.batches, request.engine, request.on_progress

@@ -22,6 +22,7 @@ from airflow_ckpt_provider.backup.contents import Places, listed_by, objects_the
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.deletion import delete_unlisted
 from airflow_ckpt_provider.backup.immutability import locks_on
+from airflow_ckpt_provider.backup.marker import refuse_inside
 from airflow_ckpt_provider.backup.packing import PACK_SIZE, PACKED_BELOW
 from airflow_ckpt_provider.backup.repack import OnFile, pack_anew
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id, raise_format
@@ -224,7 +225,9 @@ def plan_migrate(repository: Repository, *, name: str | None = None) -> MigrateP
     """Plan a migration; reads only.
 
     :param name: only this stream.
+    :raises RepositoryError: it lies inside another repository, or inside a checkpoint.
     """
+    refuse_inside(repository.location)
     names = stream_names(repository) if name is None else (name,)
     streams = tuple(_of_stream(repository, each) for each in names)
     return MigratePlan(repository.location.uri, repository.format, streams)

@@ -31,6 +31,7 @@ from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import Learned, VerifyReport
 from airflow_ckpt_provider.errors import RefusedError, RepositoryError, StorageError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.units import shown_time
 
 log = logging.getLogger(__name__)
 
@@ -118,14 +119,14 @@ def _set(
         now = hold_of(repository, manifest.name, manifest.backup_id)
         if event is HoldEvent.HELD and now and now.event is HoldEvent.GOING:
             raise RefusedError(
-                f"backup {manifest.backup_id} of {manifest.name} is being removed ({now.made_by}, {now.at})",
+                f"backup {manifest.backup_id} of {manifest.name} is being removed ({now.made_by}, {shown_time(now.at)})",
                 hint="hold another one. If the process of that expire is dead, release this one first: the refusal of "
                 "`airflow-ckpt release` says how",
             )
         if event is HoldEvent.RELEASED and now and now.event is HoldEvent.GOING and set(now.expires) - {*dead_expires}:
             raise RefusedError(
                 f"backup {manifest.backup_id} of {manifest.name} is being removed by expire {', '.join(now.expires)} "
-                f"(noted by {now.made_by}, {now.at})",
+                f"(noted by {now.made_by}, {shown_time(now.at)})",
                 hint="wait until it has ended. If its process is dead, run the same expire again, or keep the backup with "
                 + " ".join(f"--expire-is-dead {each}" for each in now.expires),
             )

@@ -34,7 +34,7 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -44,6 +44,7 @@ from typing import Any
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.backup.manifest import Manifest, manifest_path, parse_manifest
+from airflow_ckpt_provider.backup.marker import FORMAT, MARKER, refuse_inside
 from airflow_ckpt_provider.backup.names import checked_name, is_name
 from airflow_ckpt_provider.backup.streams import stream_in_words, streams_among
 from airflow_ckpt_provider.backup.transfer import in_parallel, side_by_side
@@ -62,7 +63,7 @@ from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.encrypted_store import decrypted, new_encryption
 from airflow_ckpt_provider.storage.hidden_name import is_hidden_name_of
 from airflow_ckpt_provider.storage.location import LARGE, Location
-from airflow_ckpt_provider.storage.store import Listing, StoredFile
+from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.units import zoned_time
 
 log = logging.getLogger(__name__)
@@ -75,10 +76,8 @@ SAFETY_SUFFIX = ".before-restore"
 #: What follows the name of a checkpoint in that of the repository beside it, where changes are kept when no repository is named:
 #: one for repairs, and one for the others.
 REWINDS, REPAIRS = ".rewinds", ".repairs"
-_MARKER = "repository.json"
 #: Next step where a backup is not found.
 _LISTS = "`airflow-ckpt backups REPOSITORY` lists what there is"
-_FORMAT = "airflow-ckpt-repository"
 #: Formats that are known here; and the one of a new repository where nobody asks for another.
 FORMATS = (1, 2)
 DEFAULT_FORMAT = 1
@@ -120,30 +119,30 @@ class Repository:
             wrong.
         """
         try:
-            data = location.read_document(_MARKER)
+            data = location.read_document(MARKER)
         except FileNotFoundError:
             wanted = f"; repository {location.repository_id} is expected there" if location.repository_id else ""
             raise RepositoryError(
-                f"{location} is not a repository: it has no {_MARKER}{wanted}",
+                f"{location} is not a repository: it has no {MARKER}{wanted}",
                 hint="check the address, and that its disk or bucket is mounted; a new repository is made on purpose: "
                 f"`{command('init', location)}` (in a DAG create=True)",
             ) from None
         try:
             marker = load_json(data)
-            is_ours = marker["format"] == _FORMAT
+            is_ours = marker["format"] == FORMAT
             version, repository_id = marker["version"], marker["id"]
             if not _is_id(repository_id):
                 raise ValueError("its id is none")
         except (ValueError, KeyError, TypeError) as e:
             raise RepositoryError(
-                f"{location}/{_MARKER} cannot be read: {data[:80]!r}",
+                f"{location}/{MARKER} cannot be read: {data[:80]!r}",
                 hint="it was damaged: put it back from a copy of the repository; that of an encrypted one from an export too: "
                 "airflow-ckpt key import REPOSITORY --file EXPORT",
             ) from e
         if not is_ours or type(version) is not int or version not in FORMATS:
             raise RepositoryError(
                 f"{location} is a repository of format {marker['format']} version {version}, known here: "
-                f"{_FORMAT} versions {FORMATS[0]} and {FORMATS[-1]}",
+                f"{FORMAT} versions {FORMATS[0]} and {FORMATS[-1]}",
                 hint="upgrade airflow-ckpt-provider, or use another repository",
             )
         if location.repository_id not in (None, repository_id):
@@ -164,7 +163,7 @@ class Repository:
         try:
             return cls.open(location)
         except RepositoryError:
-            if any(not is_hidden_name_of(file.path, _MARKER) for file in location.list().files):
+            if any(not is_hidden_name_of(file.path, MARKER) for file in location.list().files):
                 raise
             return None
 
@@ -181,16 +180,16 @@ class Repository:
 
         :param format: of a new one, 1 or 2; the default is 1. One that is there keeps its own.
         :raises RepositoryError: the place holds something else, or a repository of a format not known here; it is empty, and a
-            repository with a certain id is expected there.
+            repository with a certain id is expected there; it lies inside a repository or a checkpoint.
         """
         try:
             return cls.open(location)
         except RepositoryError:
             top = location.list()
             # A process that is killed while it makes the repository may leave a part of the marker under a hidden name.
-            files = [file.path for file in top.files if not is_hidden_name_of(file.path, _MARKER)]
+            files = [file.path for file in top.files if not is_hidden_name_of(file.path, MARKER)]
             names = [*files, *top.directories]
-            if _MARKER in names or location.repository_id is not None:
+            if MARKER in names or location.repository_id is not None:
                 raise
         if names:
             what = "a checkpoint" if {"offsets", "commits"} & set(names) else f"other files ({', '.join(names[:3])}, …)"
@@ -198,11 +197,12 @@ class Repository:
                 f"{location} holds {what}: a repository needs a place of its own", hint="choose an empty place"
             )
         version = checked_format(format or DEFAULT_FORMAT)
-        marker: dict[str, Any] = {"format": _FORMAT, "version": version, "id": str(uuid.uuid4())}
+        refuse_inside(location)
+        marker: dict[str, Any] = {"format": FORMAT, "version": version, "id": str(uuid.uuid4())}
         if location.key is not None:
             marker["encryption"] = new_encryption(location.key)
         with suppress(FileExistsError):  # made by somebody else at this very moment
-            location.create(_MARKER, json.dumps(marker).encode())
+            location.create(MARKER, json.dumps(marker).encode())
         return cls.open(location)
 
     def refuse_unsigned(self) -> None:
@@ -266,6 +266,19 @@ class Repository:
         names = self.names() if name is None else (name,)
         return [self.read_manifest(n, backup_id, with_files=False) for n in names for backup_id in self.backup_ids(n)]
 
+    def refuse_several(self, names: Sequence[str], what: str = "backups") -> None:
+        """See that there is one stream at most to choose, where nobody named one.
+
+        :param names: the streams.
+        :param what: what the repository holds of them.
+        :raises NoSuchBackupError: there are several.
+        """
+        if len(names) > 1:
+            raise NoSuchBackupError(
+                f"{self.location} holds {what} of {len(names)} streams: {', '.join(names)}",
+                hint="name the stream (name / --name)",
+            )
+
     def manifest(self, backup_id: str = LATEST, *, name: str | None = None, whole: bool = True) -> Manifest:
         """Find a backup by its id, or the newest one.
 
@@ -285,11 +298,7 @@ class Repository:
         found = [(n, i) for n in names for i in self.backup_ids(n)]
         if backup_id == LATEST:
             streams = sorted({n for n, _ in found})
-            if len(streams) > 1:
-                raise NoSuchBackupError(
-                    f"{self.location} holds backups of {len(streams)} streams: {', '.join(streams)}",
-                    hint="name the stream (name / --name)",
-                )
+            self.refuse_several(streams)
             if whole and streams and (newest := self._newest_whole(streams[0])):
                 return self._of_one_stream(newest)
             matches = found[-1:]
@@ -577,9 +586,9 @@ def raise_format(place: Location, repository: Repository, format: int) -> Reposi
             f"{place} is a repository of format {repository.format}, which cannot become one of format {format} again",
             hint="copy its backups into a new repository: `airflow-ckpt copy`",
         )
-    marker = place.find(_MARKER)
+    marker = place.find(MARKER)
     if marker is not None:
-        document = load_json(place.read_document(_MARKER))
+        document = load_json(place.read_document(MARKER))
         place.replace_listed(marker, json.dumps({**document, "version": format}).encode())
     return Repository.open(place)
 
@@ -621,20 +630,6 @@ def repository_for_change(place: Location | None, checkpoint: Location) -> Repos
     found = repository_at(place, checkpoint) or Repository.open_or_create(place or default_repository(checkpoint))
     found.refuse_unsigned()
     return found
-
-
-def is_repository(location: Location, listing: Listing) -> bool:
-    """Whether a directory is a repository, of whatever version; asks only where its listing has a file of that name.
-
-    :param location: the directory.
-    :param listing: what it holds.
-    """
-    if all(file.path != _MARKER for file in listing.files):
-        return False
-    try:
-        return _FORMAT.encode() in location.read_document(_MARKER)
-    except FileNotFoundError:
-        return False
 
 
 def _plan_path(plan_id: str) -> str:

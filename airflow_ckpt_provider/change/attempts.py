@@ -28,7 +28,7 @@ from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
-from airflow_ckpt_provider.units import zoned_time
+from airflow_ckpt_provider.units import shown_time, zoned_time
 
 CHANGES = "changes"
 ALIVE, END, WRITTEN = ".alive.json", ".end.json", ".written.json"
@@ -109,7 +109,8 @@ class Attempt:
     def words(self) -> str:
         """Who that is, for messages."""
         by = f" of {self.made_by}" if self.made_by else ""
-        return f"attempt {self.number} (plan {self.plan_id}, {self.what}{by}, process {self.pid} on {self.host}, since {self.at})"
+        where = f"process {self.pid} on {self.host}, since {shown_time(self.at)}"
+        return f"attempt {self.number} (plan {self.plan_id}, {self.what}{by}, {where})"
 
     def to_json(self) -> dict[str, Any]:
         """The attempt as plain JSON."""

@@ -17,6 +17,7 @@ from airflow_ckpt_provider.checkpoint.resume import read_resume_point
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError, command
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.units import shown_time
 from airflow_ckpt_provider.verdict import Verdict
 
 log = logging.getLogger(__name__)
@@ -274,5 +275,6 @@ def sealed_by_another(uri: str, mark: Seal) -> SealedError:
         hint = f"let that undo finish; if it was stopped, run it again: `{command('undo', uri, '--plan', undone)}`"
         hint += ", with the repository of that change (--repository) if it is not beside the checkpoint"
     return SealedError(
-        f"{uri} is sealed by plan {mark.plan_id} ({mark.reason}, {mark.made_by}, {mark.since}): {mark.path}", hint=hint
+        f"{uri} is sealed by plan {mark.plan_id} ({mark.reason}, {mark.made_by}, {shown_time(mark.since)}): {mark.path}",
+        hint=hint,
     )

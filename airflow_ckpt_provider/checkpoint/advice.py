@@ -28,7 +28,7 @@ from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.findings import Finding
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.progress import Progress
-from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
+from airflow_ckpt_provider.checkpoint.query_id import is_checkpoint
 from airflow_ckpt_provider.checkpoint.sources import SOURCES
 from airflow_ckpt_provider.checkpoint.state_growth import growth_of_state
 from airflow_ckpt_provider.checkpoint.tempo import tempo_of
@@ -138,13 +138,9 @@ def _plain(name: str) -> str:
 def _shared_prefix(seen: _Inspected) -> Iterator[Finding]:
     for path in seen.tree.inner_checkpoints:
         yield Finding(SHARED_PREFIX, path, f"another checkpoint lies inside this one: {path}", figures={"inner": path})
-    root = seen.location.root.rstrip("/")
-    while "/" in root.strip("/"):
-        root = root.rpartition("/")[0]
-        above = Location(seen.location.store, root)
+    for above in seen.location.parents:
         try:
-            parse_query_id(above.read(METADATA_FILE))
-            if not above.list(OFFSETS).files:
+            if not is_checkpoint(above):
                 continue
         except (OSError, CkptError):  # not there, not ours to read, or something else of that name
             continue

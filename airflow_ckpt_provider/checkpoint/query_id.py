@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.storage.location import Location
 
 METADATA_FILE = "metadata"
+
+
+def is_checkpoint(location: Location) -> bool:
+    """Whether a directory is the checkpoint of a query that has begun.
+
+    :raises UnreadableLogError: it has a file of that name which holds no query id.
+    """
+    try:
+        parse_query_id(location.read_document(METADATA_FILE))
+    except FileNotFoundError:
+        return False
+    return bool(location.list(OFFSETS).files)
 
 
 def parse_query_id(data: bytes) -> str:

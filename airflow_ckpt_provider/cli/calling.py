@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from airflow_ckpt_provider.cli.by_stream import fill_in, takes_stream
+from airflow_ckpt_provider.cli.next_commands import PROGRAM, NextCommands
 from airflow_ckpt_provider.errors import CkptError, StorageError, WorkspaceError
 from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.storage.clocks import Clocks
@@ -104,6 +105,7 @@ def carry_out(
     *,
     out: TextIO,
     began: Clocks | None = None,
+    program: str = PROGRAM,
 ) -> int:
     """Run a verb and return the exit code.
 
@@ -113,19 +115,21 @@ def carry_out(
     :param streams: reads the streams that are declared.
     :param out: where the answer goes. Errors go to standard error.
     :param began: since when somebody waits for it; by default since now.
+    :param program: how the verb was called.
     """
+    commands = NextCommands(verb, args, program)
     try:
         if takes_stream(verb) and getattr(args, "stream", None):
             fill_in(verb, args, streams)
-        call = Call(args, places, None if args.json else _screen(out), began or Clocks(), streams)
+        call = Call(args, places, None if args.json else _screen(out, commands), began or Clocks(), streams)
         answer = verb.load()(call)
         if args.json:
-            say(json.dumps(answer.document, indent=2), out)
+            say(json.dumps(commands.in_document(answer.document), indent=2), out)
         return Exit.FINDINGS if answer.findings else Exit.FINE
     except KeyboardInterrupt:
         return interrupted(out, as_json=args.json)
     except Exception as e:
-        return complain(e, args, out)
+        return complain(e, args, out, commands)
 
 
 def printable(text: str) -> str:
@@ -146,6 +150,10 @@ def say(text: str, out: TextIO) -> None:
         print(printable(text), file=out, flush=True)
     except BrokenPipeError:
         without_reader(out)
+    except OSError as e:
+        error = unwritten(e, out)
+        if out is not sys.stderr:
+            raise error from e
 
 
 def without_reader(out: TextIO) -> None:
@@ -158,6 +166,17 @@ def without_reader(out: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, out.fileno())
     os.close(nowhere)
+
+
+def unwritten(error: OSError, out: TextIO) -> StorageError:
+    """Make the error of an answer that cannot be written, as on a full disk, and drop what is written from now on.
+
+    :param error: what the system said.
+    :param out: where the answer was to go.
+    """
+    without_reader(out)
+    hint = "see where it is redirected to, then run the same command again"
+    return StorageError(f"standard output could not be written: {error.strerror}", hint=hint)
 
 
 def interrupted(out: TextIO, *, as_json: bool) -> int:
@@ -183,23 +202,26 @@ def error_document(kind: str, message: str, hint: str | None) -> str:
     return json.dumps({"error": {"type": kind, "message": message, "hint": hint}}, indent=2)
 
 
-def _screen(out: TextIO) -> Console:
+def _screen(out: TextIO, commands: NextCommands) -> Console:
     from airflow_ckpt_provider.cli.terminal import screen
 
-    return screen(out)
+    return screen(out, commands)
 
 
-def complain(error: Exception, args: argparse.Namespace, out: TextIO) -> int:
+def complain(error: Exception, args: argparse.Namespace, out: TextIO, commands: NextCommands | None = None) -> int:
     """Say what went wrong, and return the exit code.
 
     :param error: what was raised.
     :param args: the arguments of the verb, as parsed.
     :param out: where the document goes with ``--json``.
+    :param commands: completes the commands in what is said.
     """
     if args.debug:
         say(redacted_text("".join(traceback.format_exception(error))).removesuffix("\n"), sys.stderr)
     message, hint, code = _explained(error)
     message = redacted_text(message)
+    if commands:
+        message, hint = commands.completed(message), hint and commands.completed(hint)
     say(f"error: {message}\nHINT: {hint}" if hint else f"error: {message}", sys.stderr)
     if args.json:
         say(error_document(type(error).__name__, message, hint), out)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.cli.pipeline_notes import FileMemos
-from airflow_ckpt_provider.errors import NoSuchPipelineError, RefusedError
+from airflow_ckpt_provider.errors import NoSuchPipelineError, RefusedError, command
 from airflow_ckpt_provider.lakeflow.following import Memory, Progress, Wait, look, looking
 from airflow_ckpt_provider.lakeflow.plan import PipelinePlan
 from airflow_ckpt_provider.lakeflow.settings import changed_by
@@ -89,7 +89,10 @@ class EarlierRun:
             )
         self.memos.forget()
         whose = changed_by(configuration)
-        return f"put its keys back with: pipelines put-back --changed-by {whose!r} --apply" if whose else ""
+        if not whose:
+            return ""
+        again = command("pipelines", "put-back", plan.pipeline_id, "--changed-by", whose, "--apply")
+        return f"put its keys back with: {again}"
 
 
 def outcome(earlier: EarlierRun, plan: PipelinePlan, ended: str, steps: Sequence[str]) -> dict[str, Any]:

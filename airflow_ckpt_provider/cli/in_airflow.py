@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from airflow_ckpt_provider.cli.calling import carry_out
+from airflow_ckpt_provider.cli.definition import GROUP
 from airflow_ckpt_provider.cli.repository_id import with_repository_id
 from airflow_ckpt_provider.cli.repository_key import with_key
 from airflow_ckpt_provider.cli.signing import with_signing
@@ -37,7 +38,8 @@ def run(verb: Verb, args: argparse.Namespace) -> None:
         return with_signing(with_repository_id(with_key(place, args, role=role), args, role=role), args)
 
     declared = reader_of_streams(verb.name, args)
-    sys.exit(carry_out(verb, args, open_with_connection, declared, out=_standard_output()))
+    program = f"airflow {GROUP}"
+    sys.exit(carry_out(verb, args, open_with_connection, declared, out=_standard_output(), program=program))
 
 
 def reader_of_streams(verb: str, args: argparse.Namespace) -> LoadStreams:

@@ -22,7 +22,7 @@ def configuration(file: str) -> dict[str, Any]:
     from airflow_ckpt_provider.guards.kafka_settings import read_config
 
     try:
-        text = Path(file).read_text()
+        text = Path(file).read_text(encoding="utf-8")
     except (OSError, ValueError) as e:
         raise RefusedError(f"--kafka-config {file} cannot be read: {e}", hint="give a file on this machine") from e
     return read_config(text, name=file)

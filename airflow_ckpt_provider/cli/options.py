@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+#: A value that is read as JSON.
+_JSON = re.compile(r'(-?\d+|true|false|null)$|[\[{"]')
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -46,6 +49,8 @@ def filled(text: str) -> str:
     """
     if not text.strip():
         raise argparse.ArgumentTypeError("it is empty")
+    if "\0" in text:
+        raise argparse.ArgumentTypeError("it has a zero byte")
     return text
 
 
@@ -68,12 +73,17 @@ def secret_pair(text: str) -> tuple[str, str]:
 def setting(text: str) -> tuple[str, Any]:
     """Take ``key=value`` whose value may be a whole number, ``true``, ``false``, ``null``, or JSON in brackets or quotes."""
     key, value = secret_pair(text)
-    if not re.match(r'(-?\d+|true|false|null)$|[\[{"]', value):
+    if not _JSON.match(value):
         return key, value
     try:
         return key, json.loads(value)
     except ValueError as e:
         raise argparse.ArgumentTypeError(f"the value of {key} is no JSON: {e}") from e
+
+
+def setting_text(key: str, value: Any) -> str:
+    """Write a setting as :func:`setting` reads it."""
+    return f"{key}={value if isinstance(value, str) and not _JSON.match(value) else json.dumps(value)}"
 
 
 class AllUnlessToldOtherwise(argparse.Action):

@@ -18,8 +18,16 @@ _APPROVED = "approved"
 
 
 def notes_directory() -> Path:
-    """Return where notes are kept: ``$XDG_STATE_HOME/airflow-ckpt/pipelines``."""
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    """Return where notes are kept: ``$XDG_STATE_HOME/airflow-ckpt/pipelines``.
+
+    :raises RefusedError: this user has no home, and the variable is not set.
+    """
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    if state.startswith("~"):
+        raise RefusedError(
+            "this user has no home directory for the notes of the command",
+            hint="set HOME, or XDG_STATE_HOME to a directory that stays until the command has ended",
+        )
     return Path(state) / "airflow-ckpt" / "pipelines"
 
 

@@ -36,7 +36,8 @@ def profiles_file(environment: Mapping[str, str] = os.environ) -> Path:
     """
     if named := environment.get(variable(PROFILES)):
         return Path(named)
-    config = environment.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    # In a container whose user has no name there may be no home; then there is no such file.
+    config = environment.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return Path(config) / "airflow-ckpt" / "profiles.ini"
 
 
@@ -63,7 +64,7 @@ def profile_of(name: str | None, environment: Mapping[str, str] = os.environ) ->
             raise RefusedError(f"{file}: [{chosen}] has no setting {key!r}", hint=did_you_mean(key, known))
     # A path is relative to the file: the current directory is another one tomorrow.
     return {
-        key: str(file.absolute().parent / Path(value).expanduser()) if key in _FILES else value
+        key: str(file.absolute().parent / os.path.expanduser(value)) if key in _FILES else value
         for key, value in found.items()
         if value.strip()
     }
@@ -72,7 +73,7 @@ def profile_of(name: str | None, environment: Mapping[str, str] = os.environ) ->
 def fill_in_profile(args: Namespace, profile: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> None:
     """Set what a profile says and the command does not.
 
-    :param args: the arguments of a verb, as parsed.
+    :param args: the arguments of a verb, as parsed; their ``by_profile`` says which of them were set.
     :param profile: what :func:`profile_of` returned.
     :param environment: the environment, which comes before the profile.
     :raises RefusedError: a setting of a store is not ``key=value``.
@@ -82,6 +83,7 @@ def fill_in_profile(args: Namespace, profile: Mapping[str, str], environment: Ma
     from airflow_ckpt_provider.cli.options import setting
     from airflow_ckpt_provider.cli.repository_id import VARIABLE
 
+    args.by_profile = set()
     for key, several in _OPTIONS.items():
         value = profile.get(key)
         if value is None or getattr(args, key, True) or (key == "repository_id" and environment.get(VARIABLE)):
@@ -94,6 +96,7 @@ def fill_in_profile(args: Namespace, profile: Mapping[str, str], environment: Ma
         except argparse.ArgumentTypeError as e:
             raise RefusedError(f"{profiles_file(environment)}: {key}: {e}", hint="write key=value in each line") from e
         setattr(args, key, given if several else lines[0])
+        args.by_profile.add(key)
 
 
 def with_profile(profile: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:

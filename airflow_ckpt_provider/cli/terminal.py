@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from airflow_ckpt_provider.cli.calling import printable, without_reader
+from airflow_ckpt_provider.cli.calling import printable, unwritten, without_reader
+from airflow_ckpt_provider.cli.next_commands import PROGRAM
 from airflow_ckpt_provider.units import format_ago, format_size, format_time
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.markdown import Markdown
 
     from airflow_ckpt_provider.backup.transfer import CopyProgress, OnProgress
+    from airflow_ckpt_provider.cli.next_commands import NextCommands
 
 #: The formats of units, by the short names that the verbs use.
 ago, moment, size = format_ago, format_time, format_size
@@ -32,18 +33,48 @@ _WIDTH_OF_FILES = 120
 _VERDICT_STYLES = {Verdict.SAFE: "bold green", Verdict.UNKNOWN: "bold yellow"}
 
 
-def screen(out: TextIO) -> Console:
-    """Open a stream for people."""
+def screen(out: TextIO, commands: NextCommands) -> Console:
+    """Open a stream for people.
+
+    :param out: the stream.
+    :param commands: completes the commands in what is shown.
+    """
     to_a_file = not out.isatty() and "COLUMNS" not in os.environ
     # What people have named or written is shown as it is, whatever rich would make of [/x] and :100:.
-    return _Screen(file=out, highlight=False, markup=False, emoji=False, width=_WIDTH_OF_FILES if to_a_file else None)
+    width = _WIDTH_OF_FILES if to_a_file else None
+    return _Screen(commands, file=out, highlight=False, markup=False, emoji=False, width=width)
 
 
 class _Screen(Console):
+    def __init__(self, commands: NextCommands, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._commands = commands
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render, with commands completed: here every text comes by, also one in a table or a plan."""
+        if isinstance(renderable, str) and PROGRAM in renderable:
+            renderable = self.render_str(renderable)
+        if isinstance(renderable, Text) and (edits := list(self._commands.edits(renderable.plain))):
+            made, at = renderable.blank_copy(), 0
+            for start, end, words in edits:
+                made.append_text(renderable[at:start]).append(words)
+                at = end
+            renderable = made.append_text(renderable[at:])
+        return super().render(renderable, options)
+
     def on_broken_pipe(self) -> None:
         """Continue without a reader; rich would end the process."""
         del self._buffer[:]
         without_reader(self.file)  # type: ignore[arg-type]
+
+    def _write_buffer(self) -> None:
+        try:
+            super()._write_buffer()
+        except BrokenPipeError:
+            raise
+        except OSError as e:
+            del self._buffer[:]
+            raise unwritten(e, self.file) from e  # type: ignore[arg-type]
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
         return super()._render_buffer(
@@ -59,10 +90,14 @@ def planned(screen: Console, done: str = "changed") -> None:
     screen.print(Text.assemble(f"Nothing was {done}: this is a plan. Add ", ("--apply", "bold"), " to apply it."))
 
 
-def command(screen: Console, doing: str, *argv: str) -> None:
-    """Show what to type next: in one line whatever its length, so that it can be copied."""
+def next_command(screen: Console, doing: str, line: str) -> None:
+    """Show what to type next: in one line whatever its length, so that it can be copied.
+
+    :param doing: what it does.
+    :param line: the command.
+    """
     screen.print()
-    screen.print(Text(f"{doing}: {shlex.join(('airflow-ckpt', *argv))}", style="dim"), soft_wrap=True)
+    screen.print(Text(f"{doing}: {line}", style="dim"), soft_wrap=True)
 
 
 def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:

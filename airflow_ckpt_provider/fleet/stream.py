@@ -16,7 +16,7 @@ from airflow_ckpt_provider.recovery.status import UNDER_WAY, RewindStatus
 from airflow_ckpt_provider.streams.parameters import guard_options
 from airflow_ckpt_provider.streams.stream import Objectives
 from airflow_ckpt_provider.streams.stream import Stream as DeclaredStream
-from airflow_ckpt_provider.units import format_duration
+from airflow_ckpt_provider.units import format_duration, shown_time
 from airflow_ckpt_provider.verdict import Verdict
 
 
@@ -166,7 +166,7 @@ class Stream:
             if met is Met.NO:
                 yield "no backup"
         elif self.backup_age is None:
-            yield f"age of the last good backup UNKNOWN: a clock says it was finished at {self.backup.created}"
+            yield f"age of the last good backup UNKNOWN: a clock says it was finished at {shown_time(self.backup.created)}"
         elif met is not Met.YES:
             yield f"last good backup {format_duration(self.backup_age)} old, more than {format_duration(most)}"
 

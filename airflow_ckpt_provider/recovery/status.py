@@ -21,6 +21,7 @@ from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.specifier import option_for
 from airflow_ckpt_provider.sinks.named_tables import UNITY
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
+from airflow_ckpt_provider.units import shown_time
 
 UNTOUCHED = "untouched"
 UNDER_WAY = "under_way"
@@ -79,18 +80,17 @@ def status_of(checkpoint: Checkpoint, repository: Repository | None, *, since: d
 
 def _changed(place: str, repository: Repository | None, there: Target, record: dict[str, Any]) -> RewindStatus:
     kind, plan_id = str(record["kind"]), str(record["plan_id"])
+    changed = f"{place} was changed by {kind} {plan_id} at {shown_time(record['at'])}, and"
     if record.get("after") not in (None, there.fingerprint):
         return RewindStatus(
             RUNNING_AGAIN,
-            f"{place} was changed by {kind} {plan_id} at {record['at']}, and was written to since: the {kind} cannot be "
-            "undone any more.",
+            f"{changed} was written to since: the {kind} cannot be undone any more.",
             (f"airflow-ckpt inspect {shlex.quote(place)}",),
             plan_id,
         )
     return RewindStatus(
         CHANGED,
-        f"{place} was changed by {kind} {plan_id} at {record['at']}, and nothing was written to it since. Start the stream, or "
-        f"undo the {kind}:",
+        f"{changed} nothing was written to it since. Start the stream, or undo the {kind}:",
         (undo_command(place, plan_id, repository),),
         plan_id,
     )
@@ -149,7 +149,7 @@ def _rewound_to(record: Mapping[str, Any]) -> tuple[int, list[str]]:
         return int(record["plan"]["batch_id"]), sinks
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise RepositoryError(
-            f"the audit record of rewind {record['plan_id']}, of {record['at']}, cannot be read, or is forged "
+            f"the audit record of rewind {record['plan_id']}, of {shown_time(record['at'])}, cannot be read, or is forged "
             f"({type(e).__name__}: {e})",
             hint="put the record back from a copy of the repository. Without one, move it out of the repository; what it says "
             "is then not known",

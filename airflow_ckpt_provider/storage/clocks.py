@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.units import format_time
 
 #: Seconds by which wall clocks of hosts may differ.
 _CLOCKS_DIFFER = 60.0
@@ -51,7 +52,7 @@ class Clocks:
         passed = (datetime.now(UTC) - at).total_seconds()
         if passed < -_CLOCKS_DIFFER:
             raise RefusedError(
-                f"the query is said to have been stopped at {at.isoformat()}, which is in the future",
+                f"the query is said to have been stopped at {format_time(at)}, which is in the future",
                 hint="see that the clocks of all hosts agree, or give the time when it was stopped; then try again",
             )
         return cls(passed=passed)

@@ -181,6 +181,11 @@ class EncryptedStore(Store):
         """Until when a file is locked."""
         return self._inner.locked_until(path)
 
+    @property
+    def plain(self) -> Store:
+        """The store that this one lies in."""
+        return self._inner
+
     def canonical(self, path: str) -> str:
         """Return the one name of a place that can have several."""
         return self._inner.canonical(path)

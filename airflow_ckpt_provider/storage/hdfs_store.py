@@ -321,11 +321,21 @@ def open_hdfs(uri: str, options: Mapping[str, Any]) -> Location:
     if user:
         given.setdefault("user", user)
     if not any(given.get(key) for key in ("user", "token", "kerberos")):
-        given["user"] = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+        given["user"] = os.environ.get("HADOOP_USER_NAME") or _user(uri)
     namenodes = NameNodes([_client(uri, name, own or default, given) for name, own in addresses])
     if not authority:  # hdfs:///path: the option says where
         protocol, authority = "webhdfs", ",".join(f"{name}:{own or default}" for name, own in addresses)
     return Location(HdfsStore(namenodes, protocol, authority), f"{authority}/{path.strip('/')}".rstrip("/"))
+
+
+def _user(uri: str) -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container whose user has no name
+        raise StorageError(
+            f"{uri}: this user has no name to tell the NameNode",
+            hint="set HADOOP_USER_NAME, or put it before the address",
+        ) from None
 
 
 def hdfs_of(fs: WebHDFS, root: str) -> Location:

@@ -430,6 +430,7 @@ def _translated(action: str) -> Iterator[None]:
         errno.EPERM: permissions,
         errno.EROFS: "the file system is mounted read-only: choose another place",
         errno.ENOTDIR: "a part of this path is a file: correct the address",
+        errno.ENAMETOOLONG: "the file system takes no name that long: choose a shorter one",
         errno.EISDIR: "this is a directory: correct the address",
     }
     try:

@@ -51,6 +51,14 @@ class Location:
         """Last segment of the path."""
         return self.root.rstrip("/").rpartition("/")[2]
 
+    @property
+    def parents(self) -> Iterator[Location]:
+        """The places above, the nearest first, without the root of a disk."""
+        root = self.root.rstrip("/")
+        while "/" in root.strip("/"):
+            root = root.rpartition("/")[0]
+            yield Location(self.store, root)
+
     def __truediv__(self, path: str) -> Location:
         return Location(self.store, self._absolute(path))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Spark's spelling of a scheme -> fsspec's.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfs", "abfss": "abfs", "gs": "gcs"}
+#: ``s3:/bucket`` and ``dbfs:/mnt``; of one letter it would be a drive.
+_ONE_SLASH = re.compile(r"([A-Za-z][\w+.-]+):/(?!/)")
 #: In front of a bucket there is no place for a password: the client would take all of it for the bucket's name.
 _OF_BUCKETS = frozenset({"s3", "gcs", "abfs", "adl"})
 #: Connections of s3fs where it is opened here; botocore's ten are few for 64 threads.
@@ -36,10 +39,19 @@ def open_location(uri: str, *, storage_options: dict[str, Any] | None = None) ->
     :param uri: a path, or a URI with a scheme that fsspec knows; ``s3a://`` and the like are understood.
     :param storage_options: arguments of the fsspec filesystem, such as ``key``, ``secret`` and ``endpoint_url``.
     :raises MissingExtraError: the store's client is not installed; the message has the ``pip install`` line.
-    :raises RefusedError: there are credentials before the bucket of the URI.
+    :raises RefusedError: there are credentials before the bucket of the URI, or a zero byte in it; a scheme is followed by one
+        slash.
     :raises StorageError: the scheme is unknown or the client refuses its arguments.
     """
+    refuse_zero_byte(uri)
     scheme = urlsplit(uri).scheme if "://" in uri or uri.startswith("file:") else ""
+    if not scheme and (slip := _ONE_SLASH.match(uri)):
+        # Of a path of this machine a repository would be made, and backups would be found nowhere else.
+        on_cluster = ", or on a cluster of Databricks /dbfs/…" if slip[1] == "dbfs" else ""
+        raise RefusedError(
+            f"{uri} is no address: two slashes follow a scheme",
+            hint=f"write {slip[1]}://…{on_cluster}; for a directory of this machine that has this name ./{uri}",
+        )
     if scheme in ("", "file"):
         # Taken as it stands: in a Hadoop path neither "%" nor "#" nor "?" has a meaning of its own.
         path = uri.removeprefix("file:") if scheme else uri
@@ -75,6 +87,16 @@ def refuse_password(uri: str) -> None:
         )
 
 
+def refuse_zero_byte(uri: str) -> None:
+    """See that an address has no zero byte, which no store takes in a name.
+
+    :param uri: the address.
+    :raises RefusedError: it has.
+    """
+    if "\0" in uri:
+        raise RefusedError(f"{uri!r} is no address: it has a zero byte", hint="correct the address")
+
+
 def _filesystem(uri: str, address: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]:
     import fsspec
 
@@ -98,6 +120,7 @@ def location_of(fs: AbstractFileSystem, root: str) -> Location:
     :param fs: the filesystem, already authenticated.
     :param root: the path in it, with or without the scheme.
     """
+    refuse_zero_byte(root)
     stripped = str(fs._strip_protocol(root)).rstrip("/")
     if "webhdfs" in fs.protocol:
         return hdfs_of(fs, stripped)

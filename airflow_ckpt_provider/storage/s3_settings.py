@@ -7,10 +7,10 @@ somebody else has authenticated. Both answer ``None`` where a setting is not und
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -187,7 +187,7 @@ def _is_plain(endpoint: str | None) -> bool:
 
 def _has_configuration_file(environment: Mapping[str, str]) -> bool:
     path = environment.get("AWS_CONFIG_FILE") or "~/.aws/config"
-    return Path(path).expanduser().is_file()
+    return os.path.isfile(os.path.expanduser(path))
 
 
 def _aws_region_of(bucket: str, region: str) -> str:

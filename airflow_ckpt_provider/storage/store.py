@@ -244,6 +244,11 @@ class Store(ABC):
         """Until when a file is locked; ``None``: it is not. Only called where files can be locked."""
         raise NotImplementedError(f"{type(self).__name__} locks no files")
 
+    @property
+    def plain(self) -> Store:
+        """The store as it is without encryption: for what lies outside of an encrypted repository."""
+        return self
+
     def canonical(self, path: str) -> str:
         """Return the one name of a place that can have several, as by symbolic links."""
         return path

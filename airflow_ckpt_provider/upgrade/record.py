@@ -20,6 +20,7 @@ from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import RefusedError, RepositoryError, command
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.units import shown_time
 
 _UPGRADES = "upgrades"
 
@@ -120,7 +121,7 @@ def begin_upgrade(repository: Repository, name: str, upgrade_id: str, **facts: A
         if newest and newest.is_open:
             if newest.upgrade_id != upgrade_id:
                 raise RefusedError(
-                    f"{name} is being upgraded by {newest.upgrade_id}, since {newest.events[Event.BEGUN]['at']}",
+                    f"{name} is being upgraded by {newest.upgrade_id}, since {shown_time(newest.events[Event.BEGUN]['at'])}",
                     hint="let that run end, or clear it; where it was deleted: "
                     f"`{command('upgrade', repository.location, '--name', name, '--end', '--reason')} …`",
                 )

@@ -20,7 +20,7 @@ import pytest
 
 from airflow_ckpt_provider.cli.by_stream import names_stream
 from airflow_ckpt_provider.cli.definition.examples import EXAMPLES
-from airflow_ckpt_provider.cli.main import build_parser
+from airflow_ckpt_provider.cli.program import build_parser
 from dev.diagrams import DIAGRAMS
 from tests.support.command_line import run
 

@@ -177,7 +177,7 @@ def test_a_pure_layer_loads_nothing_but_fsspec(layer: str) -> None:
 
 def test_the_command_line_starts_without_airflow() -> None:
     # Loading Airflow takes seconds; whoever types a command at three in the morning does not wait for it.
-    loaded = loaded_by([f"{PACKAGE}.cli.main"])
+    loaded = loaded_by([f"{PACKAGE}.cli.program"])
     assert loaded.isdisjoint({"airflow", "pyspark", "s3fs", "botocore", "aiohttp", "deltalake", "pandas"})
 
 

@@ -137,6 +137,20 @@ def test_a_time_needs_a_zone_and_is_shown_in_utc() -> None:
 
 
 @pytest.mark.parametrize(
+    ("time", "shown"),
+    [
+        ("2026-11-21T15:05:00.123456+01:00", "2026-11-21 14:05:00 UTC"),
+        (NOW, "2026-11-21 14:05:00 UTC"),
+        ("2026-11-21T15:05:00", "2026-11-21T15:05:00"),
+        ("forged", "forged"),
+        (None, "time not known"),
+    ],
+)
+def test_a_time_of_a_document_is_shown_as_all_are_and_what_is_none_as_it_is(time: object, shown: str) -> None:
+    assert units.shown_time(time) == shown
+
+
+@pytest.mark.parametrize(
     ("passed", "shown"),
     [
         (timedelta(seconds=-5), "in the future"),

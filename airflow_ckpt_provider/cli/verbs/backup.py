@@ -10,6 +10,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
 from airflow_ckpt_provider.cli.kafka_config import observing
+from airflow_ckpt_provider.errors import command
 
 
 def backup(call: Call) -> Answer:
@@ -64,4 +65,5 @@ def _show(result: BackupResult, call: Call) -> None:
     if call.screen:
         call.screen.print(terminal.title(title))
         call.screen.print(terminal.facts(rows))
-        terminal.command(call.screen, "To restore it", "restore", call.args.repository, result.backup_id, "TARGET")
+        again = command("restore", call.args.repository, result.backup_id, "TARGET")
+        terminal.next_command(call.screen, "To restore it", again)

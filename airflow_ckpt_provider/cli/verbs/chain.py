@@ -121,8 +121,8 @@ def _restore(call: Call, streams: Sequence[ChainStream], repository: Repository)
     if call.screen and not outcome.already_done:
         call.screen.print(terminal.title(f"Set {made.set_id} is restored"))
         rows = [(part.name, f"is at batch {part.batch_id}; start it") for part in made.parts]
-        rows.append(("undo it", f"{made.undo_command}, until one of them has run"))
         call.screen.print(terminal.facts(rows))
+        terminal.next_command(call.screen, "To undo it, until one of them has run", made.undo_command)
     return Answer(outcome.to_json())
 
 
@@ -167,8 +167,8 @@ def _rewind(call: Call, streams: tuple[ChainStream, ...]) -> Answer:
     if call.screen and not outcome.already_done:
         call.screen.print(terminal.title(f"Chain {made.plan_id}: the streams are at one boundary"))
         rows = [(part.name, f"is at batch {rewind.batch_id}; start it") for part, rewind in made.rewinds]
-        rows.append(("undo it", f"{made.undo_command}, until one of them has run"))
         call.screen.print(terminal.facts(rows))
+        terminal.next_command(call.screen, "To undo it, until one of them has run", made.undo_command)
     return Answer(outcome.to_json())
 
 

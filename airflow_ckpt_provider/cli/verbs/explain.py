@@ -33,7 +33,7 @@ def _text(file: str | None) -> str:
             print("the error, please; end it with Ctrl-D:", file=sys.stderr)
         data = sys.stdin.buffer.read()
     else:
-        data = _end_of(Path(str(file)).expanduser())
+        data = _end_of(Path(os.path.expanduser(str(file))))
     text = data.decode("utf-8", "replace")
     if not text.strip():
         raise UsageError("there is no text to explain", hint="pipe the error or a log into it, or name a log file")

@@ -122,7 +122,7 @@ def read_list(file: str) -> list[tuple[str, str | None]]:
     :raises RefusedError: the file cannot be read, or is no such list.
     """
     try:
-        text = Path(file).read_text()
+        text = Path(file).read_text(encoding="utf-8")
         if text.lstrip().startswith(("{", "[")):
             document = load_json(text)
             rows = document["checkpoints"] if isinstance(document, dict) else document

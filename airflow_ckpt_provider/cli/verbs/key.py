@@ -13,6 +13,7 @@ from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.storage.keys import read_key
+from airflow_ckpt_provider.units import shown_time
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.storage.location import Location
@@ -53,7 +54,7 @@ def _listed(call: Call, found: list[RepositoryKey]) -> Answer:
         for each in found:
             shown.add_row(
                 each.id,
-                each.added_at or "with the repository",
+                shown_time(each.added_at) if each.added_at else "with the repository",
                 each.added_by,
                 each.note,
                 "given" if each.is_given else "",

@@ -410,6 +410,6 @@ def _why(client: DatabricksClient, pipeline_id: str, update_ids: tuple[str, ...]
 
 def _file(name: str) -> Any:
     try:
-        return load_json(sys.stdin.read() if name == "-" else Path(name).read_text())
+        return load_json(sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
         raise UsageError(f"{name} cannot be read: {e}", hint="give a file of JSON") from e

@@ -84,7 +84,7 @@ def _show(call: Call, plan: ResetPlan, outcome: ResetOutcome) -> None:
                 ("went", terminal.count(outcome.deleted, "file")),
                 ("written", terminal.count(outcome.written, "file")),
                 ("kept", str(outcome.kept)),
-                ("undo", plan.take_back),
             ]
         )
     )
+    terminal.next_command(call.screen, "To undo it, until the query has run", plan.take_back)

@@ -107,7 +107,7 @@ def specifier_of(call: Call) -> Specifier:
     value = getattr(call.args, kind)
     if kind == "from_file":
         try:
-            return Specifier(kind, sys.stdin.read() if value == "-" else Path(value).read_text())
+            return Specifier(kind, sys.stdin.read() if value == "-" else Path(value).read_text(encoding="utf-8"))
         except (OSError, ValueError) as e:
             raise RefusedError(f"--from-file {value} cannot be read: {e}", hint="give a file on this machine") from e
     return Specifier(kind, "" if value is True else str(value))
@@ -194,12 +194,10 @@ def _show(call: Call, outcome: RewindOutcome, repository: Repository) -> None:
     rows += [
         ("kept", str(outcome.kept)),
         ("next", f"start the query: it continues with batch {outcome.batch_id + 1}"),
-        (
-            "undo it",
-            f"{undo_command(outcome.checkpoint, outcome.plan_id, repository, call.args.sink)}, until the query has run",
-        ),
     ]
     call.screen.print(terminal.facts(rows))
+    undo = undo_command(outcome.checkpoint, outcome.plan_id, repository, call.args.sink)
+    terminal.next_command(call.screen, "To undo it, until the query has run", undo)
 
 
 def _back(version: int | None) -> str:

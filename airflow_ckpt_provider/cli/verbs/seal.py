@@ -13,6 +13,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
+from airflow_ckpt_provider.errors import command
 
 
 def seal(call: Call) -> Answer:
@@ -30,7 +31,8 @@ def seal(call: Call) -> Answer:
                 ]
             )
         )
-        terminal.command(call.screen, "To lift it", "unseal", call.args.checkpoint, "--plan", mark.plan_id)
+        lift = command("unseal", call.args.checkpoint, "--plan", mark.plan_id)
+        terminal.next_command(call.screen, "To lift it", lift)
     return Answer({"uri": checkpoint.location.uri, **_json(mark)})
 
 

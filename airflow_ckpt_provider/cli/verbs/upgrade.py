@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
+from airflow_ckpt_provider.errors import NoSuchBackupError
+from airflow_ckpt_provider.units import shown_time
 from airflow_ckpt_provider.upgrade.outcome import outcome_of
 from airflow_ckpt_provider.upgrade.record import Event, Upgrade, end_upgrade, newest_upgrade, streams_upgraded
 
@@ -14,9 +16,9 @@ def upgrade(call: Call) -> Answer:
     """Show the newest upgrade; with ``--end``, end it."""
     args = call.args
     repository = Repository.open(call.places(args.repository, role="repository"))
-    name = args.name or _only(repository)
     if args.end and not args.reason:
         raise UsageError("an upgrade is ended for a reason", hint="say it: --reason TEXT")
+    name = args.name or _only(repository)
     found = newest_upgrade(repository, name)
     if found is None:
         if call.screen:
@@ -29,7 +31,7 @@ def upgrade(call: Call) -> Answer:
     if call.screen:
         state = "under way" if found.is_open else "ended"
         call.screen.print(terminal.title(f"Upgrade of {found.name}, {state}: {found.upgrade_id}"))
-        call.screen.print(terminal.facts([(str(facts["at"])[:19], event.value) for event, facts in _in_order(found)]))
+        call.screen.print(terminal.facts([(shown_time(facts["at"]), event.value) for event, facts in _in_order(found)]))
         if outcome:
             call.screen.print(terminal.plan(outcome.to_markdown()))
     return Answer(
@@ -44,10 +46,13 @@ def upgrade(call: Call) -> Answer:
 
 
 def _only(repository: Repository) -> str:
-    names = streams_upgraded(repository)
-    if len(names) == 1:
-        return names[0]
-    raise UsageError(f"which stream? upgraded here: {', '.join(names) or 'none'}", hint="give --name")
+    """The only stream that has had an upgrade, else the only one that there is, as ``latest`` chooses it."""
+    upgraded = streams_upgraded(repository)
+    names = upgraded or [name for name in repository.names() if not name.endswith(SAFETY_SUFFIX)]
+    repository.refuse_several(names, "upgrades" if upgraded else "backups")
+    if not names:
+        raise NoSuchBackupError(f"{repository.location} holds no backup", hint="name the stream (name / --name)")
+    return names[0]
 
 
 def _in_order(found: Upgrade) -> list[tuple[Event, dict[str, object]]]:

@@ -40,6 +40,7 @@ from airflow_ckpt_provider.recovery.reset.planning import plan_reset
 from airflow_ckpt_provider.recovery.reset.way import ResetWay
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.units import shown_time
 from airflow_ckpt_provider.verdict import Verdict
 
 log = logging.getLogger(__name__)
@@ -353,6 +354,6 @@ def _own_seal(flow: Flow, marks: list[Seal]) -> str | None:
         return marks[0].plan_id
     mark = next(m for m in marks if not m.reason.startswith("flow "))
     raise SealedError(
-        f"flow {flow.name} is sealed by plan {mark.plan_id} ({mark.reason}, {mark.made_by}, {mark.since})",
+        f"flow {flow.name} is sealed by plan {mark.plan_id} ({mark.reason}, {mark.made_by}, {shown_time(mark.since)})",
         hint="let that plan finish first",
     )

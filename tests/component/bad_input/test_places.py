@@ -15,8 +15,20 @@ from tests.support.one_checkpoint import NEWEST, unpack
 from tests.support.refused_commands import WORK, refused, says, some_files, unchanged
 
 
+def moved(place: Path, tmp_path: Path) -> Path:
+    """A repository at a place where none can be made."""
+    Path(new_repository(tmp_path / "moved")).rename(place)
+    return place
+
+
 def test_a_repository_inside_a_checkpoint(checkpoint: Path, tmp_path: Path):
-    place = new_repository(checkpoint / "backups")
+    with unchanged(tmp_path):
+        refused(
+            run("init", checkpoint / "backups"),
+            f"{checkpoint}/backups lies inside the checkpoint {checkpoint}",
+            "choose a place beside it: each repository and each checkpoint needs a directory of its own",
+        )
+    place = moved(checkpoint / "backups", tmp_path)
     with unchanged(tmp_path):
         refused(
             run("backup", checkpoint, place),
@@ -78,7 +90,13 @@ def test_a_target_inside_the_repository(repository: Path, tmp_path: Path):
 def test_a_link_does_not_hide_where_a_repository_is(checkpoint: Path, tmp_path: Path):
     link = tmp_path / "link"
     link.symlink_to(checkpoint)
-    new_repository(link / "backups")
+    with unchanged(tmp_path):
+        refused(
+            run("init", link / "backups"),
+            f"{link}/backups lies inside the checkpoint {checkpoint}",
+            "choose a place beside it: each repository and each checkpoint needs a directory of its own",
+        )
+    moved(link / "backups", tmp_path)
     with unchanged(tmp_path):
         refused(
             run("backup", checkpoint, link / "backups"),

@@ -19,7 +19,7 @@ from airflow_ckpt_provider.advisor.pipeline_conditions import RESET_FLOW
 from airflow_ckpt_provider.advisor.registry import CONDITIONS, WRAPPERS, by_name
 from airflow_ckpt_provider.checkpoint.advice_kinds import ADVICE
 from airflow_ckpt_provider.cli.definition import VERBS
-from airflow_ckpt_provider.cli.main import build_parser
+from airflow_ckpt_provider.cli.program import build_parser
 from dev import make_wordings
 from dev.reference_pages import PAGES, text
 

@@ -14,7 +14,7 @@ import pytest
 from airflow_ckpt_provider import operators, sensors
 from airflow_ckpt_provider.advisor.advice import recovery_advice
 from airflow_ckpt_provider.advisor.pipeline_conditions import CONDITIONS
-from airflow_ckpt_provider.cli.main import build_parser
+from airflow_ckpt_provider.cli.program import build_parser
 from airflow_ckpt_provider.cli.verbs.pipelines import _TAKES
 
 ROOT = Path(__file__).parents[3]

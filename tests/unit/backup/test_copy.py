@@ -9,6 +9,7 @@ import pytest
 from airflow_ckpt_provider.backup.copy import CopiedBackup, copy_backups
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.migrate import plan_migrate
 from airflow_ckpt_provider.backup.prune import apply_prune, plan_prune
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import check_repository
@@ -145,6 +146,17 @@ def test_refused(place: Location, manifests: list[Manifest]) -> None:
     with pytest.raises(RefusedError, match="would be copied to itself"):
         copy_backups(opened(place), opened(place), manifests)
     copy(place, manifests[:1])
+    inner = plant(place / "backups" / "inner", contents(place / "second"))
+    for source, target in ((opened(place), Repository.open(inner)), (Repository.open(inner), opened(place))):
+        with pytest.raises(RefusedError) as nested:
+            copy_backups(source, target, manifests[:1])
+        assert nested.value.message == f"{inner} lies inside the repository {place / 'backups'}"
+    with pytest.raises(RefusedError, match=f"{inner} lies inside the repository "):
+        copy_backups(second(place), Repository.open(inner), manifests[:1])
+    with pytest.raises(RefusedError, match=f"{inner} lies inside the repository "):
+        plan_migrate(Repository.open(inner))
+    for path in contents(inner):
+        inner.delete(path)
     other = replace(manifests[0], query_id="another", query_ids=("another",))
     (place / "second").replace(other.path, other.to_document())
     with pytest.raises(RefusedError, match="has another backup"):

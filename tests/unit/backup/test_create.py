@@ -289,6 +289,14 @@ class TestRefusals:
             create_backup(Checkpoint.at(checkpoint), repo)
         assert error.value.message == f"the checkpoint lies inside the repository: {place / 'orders'} in {place}"
 
+    def test_the_checkpoint_inside_another_repository(self, place: Location) -> None:
+        other, kept = Repository.open_or_create(place / "other"), Repository.open_or_create(place / "kept")
+        checkpoint = plant(place / "other" / "orders", stream(3))
+        with pytest.raises(RefusedError) as error:
+            create_backup(Checkpoint.at(checkpoint), kept)
+        assert error.value.message == f"{checkpoint} lies inside the repository {other.location}"
+        assert not kept.names()
+
     def test_the_same_place(self, place: Location) -> None:
         with pytest.raises(RepositoryError, match="holds a checkpoint: a repository needs a place of its own"):
             Repository.open_or_create(plant(place, stream()))

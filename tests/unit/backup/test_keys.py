@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -121,6 +122,7 @@ def test_a_second_key_opens_the_repository_too(place: Location) -> None:
     assert (first.added_at, first.is_given, second.id) == ("", False, made.id)
     assert (second.note, second.added_by, second.is_given) == ("of the second team", "me", True)
     assert [each.is_given for each in list_keys(place)] == [None, None], "it needs no key"
+    assert re.search(r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC +me +of the second team", run("key", "list", place.root).out)
     assert add_key(with_key(place, FIRST), SECOND).id == made.id
     assert len(ids(place)) == 2
 

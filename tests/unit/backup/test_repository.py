@@ -105,6 +105,22 @@ def test_the_id_that_is_expected(place: Location) -> None:
         )
 
 
+def test_none_is_made_inside_another_or_inside_a_checkpoint(place: Location) -> None:
+    """Not below ``orders-1`` beside ``orders`` on an object store, for example: the same beginning is no place inside."""
+    plant(place / "orders", stream(0))
+    Repository.open_or_create(place / "backups")
+    for beside in ("orders-1", "orders.rewinds", "backups-2"):
+        Repository.open_or_create(place / beside)
+    for inner, outer in (("orders/a/b", "checkpoint"), ("backups/more", "repository"), ("orders-1/x", "repository")):
+        with pytest.raises(RepositoryError) as refused:
+            Repository.open_or_create(place / inner)
+        outside = place / inner.partition("/")[0]
+        assert refused.value.message == f"{place / inner} lies inside the {outer} {outside}"
+        assert not (place / inner).walk()
+    with pytest.raises(RepositoryError, match=r"holds other files .*: a repository needs a place of its own"):
+        Repository.open_or_create(place)
+
+
 def test_where_one_is_expected_none_is_made(place: Location) -> None:
     with pytest.raises(RepositoryError, match=r"it has no repository\.json; repository another is expected there"):
         Repository.open_or_create(replace(place, repository_id="another"))

@@ -11,8 +11,8 @@ import pytest
 from airflow_ckpt_provider.cli.by_stream import names_stream
 from airflow_ckpt_provider.cli.definition import GROUPS, VERBS
 from airflow_ckpt_provider.cli.definition.examples import EXAMPLES
-from airflow_ckpt_provider.cli.main import build_parser
 from airflow_ckpt_provider.cli.options import pair, setting
+from airflow_ckpt_provider.cli.program import build_parser
 from tests.support.command_line import run
 
 
@@ -104,6 +104,7 @@ def test_a_pair_has_a_key_and_a_value(text: str):
         ),
         (["restore", "a", "b", "c", "--appl"], "HINT: did you mean --apply?"),
         (["seal", "a"], "airflow-ckpt seal: error: the following arguments are required: --reason"),
+        (["restore", "a", "b", "c\0d"], "airflow-ckpt restore: error: argument TARGET: it has a zero byte"),
         (["seal", "a", "--reason", " "], "airflow-ckpt seal: error: argument --reason: it is empty"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -11,7 +11,8 @@ import pytest
 
 from airflow_ckpt_provider.cli.by_stream import takes_stream
 from airflow_ckpt_provider.cli.definition import VERBS
-from airflow_ckpt_provider.cli.main import build_parser, main
+from airflow_ckpt_provider.cli.main import main
+from airflow_ckpt_provider.cli.program import build_parser
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.loading import parse_streams
 from airflow_ckpt_provider.streams.schema import schema_text

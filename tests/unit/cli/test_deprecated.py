@@ -11,7 +11,7 @@ from airflow_ckpt_provider.change.old_acceptance import OLD_FLAGS, OLD_VERDICTS,
 from airflow_ckpt_provider.change.risks import RISKS
 from airflow_ckpt_provider.cli import options
 from airflow_ckpt_provider.cli.definition import VERBS
-from airflow_ckpt_provider.cli.main import build_parser
+from airflow_ckpt_provider.cli.program import build_parser
 from tests.support.command_line import run
 
 REWIND = ["rewind", "/c", "--to-latest"]

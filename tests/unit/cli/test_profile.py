@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ckpt_provider.cli.main import build_parser
+from airflow_ckpt_provider.cli.pipeline_notes import notes_directory
 from airflow_ckpt_provider.cli.profile import fill_in_profile, profile_of
+from airflow_ckpt_provider.cli.program import build_parser
+from airflow_ckpt_provider.errors import RefusedError
 from tests.support.command_line import run
 from tests.support.one_checkpoint import unpack
 
@@ -118,6 +120,22 @@ def test_what_is_wrong_with_the_file_is_said(text: str | None, profile: str, sai
     assert answer.code == 1
     assert said in answer.err
     assert answer.document["error"]["type"] == "RefusedError"
+
+
+def test_a_user_without_a_home_has_no_profiles(profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs under a number which has no name."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    assert profile_of(None) == {}
+    answer = run("--profile", "staging", "inspect", "/nowhere")
+    assert (answer.code, answer.err.splitlines()[0]) == (
+        1,
+        "error: there is no file of profiles: ~/.config/airflow-ckpt/profiles.ini",
+    )
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    with pytest.raises(RefusedError, match="this user has no home directory for the notes"):
+        notes_directory()
 
 
 def test_without_a_file_or_a_default_profile_nothing_changes(profiles: Path) -> None:

@@ -147,6 +147,30 @@ def test_ctrl_c_before_the_verb_begins(checkpoint: Path, monkeypatch: pytest.Mon
     assert "Traceback" not in finished.err
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=str)
+def test_ctrl_c_while_modules_are_loaded(options: tuple[str, ...], checkpoint: Path):
+    """In the first moment of the program, before it knows any verb."""
+    code = (
+        "import sys\n"
+        "from importlib.metadata import entry_points\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'airflow_ckpt_provider.cli.by_stream':\n"
+        "            sys.meta_path.remove(self)\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "(program,) = entry_points(group='console_scripts', name='airflow-ckpt')\n"
+        "sys.exit(program.load()())"
+    )
+    argv = [sys.executable, "-c", code, "inspect", str(checkpoint), *options]
+    finished = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (finished.returncode, finished.stderr) == (
+        130,
+        "\ninterrupted; the same command again continues from here\n",
+    )
+    assert json.loads(finished.stdout)["error"]["type"] == "KeyboardInterrupt" if options else finished.stdout == ""
+
+
 def test_a_reader_that_has_had_enough_is_no_error(repository: Path):
     reading, writing = os.pipe()
     os.close(reading)
@@ -190,6 +214,20 @@ def test_a_connection_that_broke_is_an_error(checkpoint: Path, monkeypatch: pyte
     monkeypatch.setattr("airflow_ckpt_provider.cli.verbs.inspect.inspect", broken)
     finished = run("inspect", checkpoint)
     assert (finished.code, finished.err.splitlines()[0]) == (3, "error: BrokenPipeError: [Errno 32] Broken pipe")
+
+
+@pytest.mark.parametrize("argv", [("backups",), ("backups", "--json"), ("restore", "latest", "nowhere")], ids=str)
+def test_an_answer_that_cannot_be_written_is_an_error(argv: tuple[str, ...], repository: Path):
+    """On a full disk, for example: two lines and no traceback, also not at the end of the process."""
+    with open("/dev/full", "w") as full:
+        finished = subprocess.run(
+            [PROGRAM, argv[0], repository, *argv[1:]], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (finished.returncode, finished.stderr) == (
+        3,
+        "error: standard output could not be written: No space left on device\n"
+        "HINT: see where it is redirected to, then run the same command again\n",
+    )
 
 
 def test_streams_that_the_caller_has_closed(checkpoint: Path, tmp_path: Path):

@@ -12,8 +12,8 @@ from airflow.cli.cli_config import ActionCommand, GroupCommand
 
 from airflow_ckpt_provider.cli.by_stream import names_stream
 from airflow_ckpt_provider.cli.definition import EXIT_CODES, GROUPS, VERBS, get_cli_commands
-from airflow_ckpt_provider.cli.main import build_parser
 from airflow_ckpt_provider.cli.options import Option
+from airflow_ckpt_provider.cli.program import build_parser
 from airflow_ckpt_provider.cli.verb import Verb
 from airflow_ckpt_provider.get_provider_info import get_provider_info
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -55,6 +56,9 @@ def test_status_and_undo_of_any_change(verb: str, checkpoint: Path, repository: 
     assert contents(checkpoint) != before
     found = status(checkpoint, *where)
     assert found["kind"] == "changed"
+    assert re.search(
+        rf" was changed by {verb} \w+ at \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC, and ", str(found["message"])
+    )
     undone = done(run("undo", checkpoint, *where, *STOPPED, "--json")).document
     assert undone.keys() == documented("undo").keys()
     assert (undone["kind"], undone["plan_id"], undone["already_done"]) == (verb, found["plan_id"], False)

@@ -55,4 +55,27 @@ def test_the_end_of_one_whose_run_is_gone(half_way: Path, checkpoint: Path) -> N
 
 def test_none(repository: Path) -> None:
     assert answer("upgrade", repository, "--name", "orders") == {"name": "orders", "upgrade": None}
-    assert "upgraded here: none" in run("upgrade", repository).err
+
+
+def test_the_only_stream_is_chosen_as_by_other_verbs(repository: Path, half_way: Path, checkpoint: Path) -> None:
+    assert answer("upgrade", repository)["name"] == "orders"
+    run("backup", checkpoint, repository, "--name", "clicks")
+    assert answer("upgrade", repository)["name"] == "orders", "only that one was upgraded"
+    begin_upgrade(Repository.open(open_location(str(repository))), "clicks", "dag/run 3")
+    refused = run("upgrade", repository)
+    assert (refused.code, refused.err) == (
+        1,
+        f"error: {repository} holds upgrades of 2 streams: clicks, orders\nHINT: name the stream (name / --name)\n",
+    )
+
+
+def test_none_of_the_only_stream(repository: Path, checkpoint: Path, tmp_path: Path) -> None:
+    assert answer("upgrade", repository) == {"name": "orders", "upgrade": None}
+    run("backup", checkpoint, repository, "--name", "clicks")
+    for verb in (("upgrade",), ("restore", "latest", tmp_path / "new")):
+        refused = run(verb[0], repository, *verb[1:])
+        assert (refused.code, refused.err.splitlines()[0]) == (
+            1,
+            f"error: {repository} holds backups of 2 streams: clicks, orders",
+        )
+    assert run("upgrade", run("init", tmp_path / "empty", "--json").document["repository"]).code == 1

@@ -19,7 +19,7 @@ from airflow_ckpt_provider.backup.notes import hold, record_verification
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.cli.main import build_parser
+from airflow_ckpt_provider.cli.program import build_parser
 from airflow_ckpt_provider.fleet.discovery import discover
 from airflow_ckpt_provider.fleet.fleet import Fleet, inspect_fleet
 from airflow_ckpt_provider.fleet.report import keep_report, read_reports, rows_of

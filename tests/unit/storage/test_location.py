@@ -83,6 +83,27 @@ VERBS: dict[str, Callable[[Location, str], Any]] = {
 }
 
 
+@pytest.mark.parametrize("uri", ["/a\0b", "file:///a\0b", "s3://bucket/a\0b", "memory://a\0b", "hdfs://nn/a\0b"])
+def test_no_address_has_a_zero_byte(uri: str) -> None:
+    """As an escape in ``streams.yaml`` makes one: no store takes it, and each would say so in another way."""
+    with pytest.raises(RefusedError) as error:
+        open_location(uri)
+    assert error.value.message == f"{uri!r} is no address: it has a zero byte"
+
+
+@pytest.mark.parametrize("uri", ["s3:/lake/backups", "dbfs:/mnt/ck", "HDFS:/user/ck"])
+def test_a_slash_too_few_is_no_directory_of_this_machine(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RefusedError) as error:
+        open_location(uri)
+    assert error.value.message == f"{uri} is no address: two slashes follow a scheme"
+    assert f"./{uri}" in str(error.value.hint)
+    assert open_location(f"./{uri}").root == f"{tmp_path}/{uri}"
+    assert open_location("file:/data").root == open_location("file:///data").root == "/data"
+
+
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("path", LEAVING)
 def test_a_place_has_no_way_out(verb: str, path: str, tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""What shows that a directory is a repository, and that a place lies inside one, or inside a checkpoint.
+
+A backup of a checkpoint carries what lies in it, and a restore replaces it; a repository is copied, expired and deleted as a
+whole. So each has a directory of its own. ``streams.yaml`` is checked for that by its addresses alone
+(:mod:`~airflow_ckpt_provider.streams.streams`); here the directories above are read.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_ckpt_provider.checkpoint.query_id import is_checkpoint
+from airflow_ckpt_provider.errors import CkptError, RepositoryError
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.store import Listing
+
+log = logging.getLogger(__name__)
+
+MARKER = "repository.json"
+FORMAT = "airflow-ckpt-repository"
+_OWN_PLACE = "choose a place beside it: each repository and each checkpoint needs a directory of its own"
+
+
+def is_repository(location: Location, listing: Listing) -> bool:
+    """Whether a directory is a repository, of whatever version; asks only where its listing has a file of that name.
+
+    :param location: the directory.
+    :param listing: what it holds.
+    """
+    return any(file.path == MARKER for file in listing.files) and _has_marker(location)
+
+
+def refuse_inside(place: Location, *, of_checkpoints: bool = True) -> None:
+    """See that no directory above a place is a repository or a checkpoint, as far as they can be read.
+
+    A request or two for each directory above: for what is done once.
+
+    :param place: a repository, or a checkpoint.
+    :param of_checkpoints: ``False``: a checkpoint may be above, whose own doctor warns of it.
+    :raises RepositoryError: one is.
+    """
+    for above in Location(place.store.plain, place.store.canonical(place.root)).parents:
+        try:
+            kind = (
+                "repository" if _has_marker(above) else "checkpoint" if of_checkpoints and is_checkpoint(above) else ""
+            )
+        except (OSError, CkptError) as e:  # somebody else's directory, which these credentials may not read
+            log.debug("%s could not be read for a repository or checkpoint: %s", above, e)
+            continue
+        if kind:
+            raise RepositoryError(f"{place} lies inside the {kind} {above}", hint=_OWN_PLACE)
+
+
+def refuse_nested(one: Location, other: Location) -> None:
+    """See that of two repositories none lies inside the other.
+
+    :raises RepositoryError: one does.
+    """
+    for outer, inner in ((one, other), (other, one)):
+        if outer.contains(inner):
+            raise RepositoryError(f"{inner} lies inside the repository {outer}", hint=_OWN_PLACE)
+
+
+def _has_marker(location: Location) -> bool:
+    try:
+        return FORMAT.encode() in location.read_document(MARKER)
+    except FileNotFoundError:
+        return False
