@@ -163,7 +163,7 @@ def _of_checkpoint(
         )
     # Spark logs what it plans before it sees that data is gone, and replays that whatever the topic has by then.
     if plan is not None and partition not in plan:
-        verdict = if_gone if if_gone is Verdict.WILL_FAIL else Verdict.WILL_DUPLICATE
+        verdict: Verdict = if_gone if if_gone is Verdict.WILL_FAIL else Verdict.WILL_DUPLICATE
         return PartitionVerdict(partition, verdict, "not planned", offset, ends)
     planned = plan[partition] if plan else None
     if planned is not None and planned < offset:
