@@ -23,6 +23,7 @@ from airflow_ckpt_provider.change.plan import (
 from airflow_ckpt_provider.change.risks import sink_risk, source_risk
 from airflow_ckpt_provider.change.target import Target
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
+from airflow_ckpt_provider.errors import command
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.positions.position import FirstStart
@@ -263,8 +264,8 @@ class ResetPlan(FirstStart, Plan):
     @property
     def take_back(self) -> str:
         """The command that puts the old checkpoint back."""
-        kept = f" --repository {self.repository}" if self.repository else ""
-        return f"airflow-ckpt undo {self.checkpoint} --plan {self.plan_id}{kept}"
+        kept = ("--repository", self.repository) if self.repository else ()
+        return command("undo", self.checkpoint, "--plan", self.plan_id, *kept)
 
     @property
     def steps(self) -> tuple[str, ...]:
