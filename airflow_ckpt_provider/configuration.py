@@ -43,8 +43,11 @@ def configured_settings() -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def shown_by_the_page() -> tuple[Shown, ...]:
-    """The repositories that the page in Airflow shows; what is declared, only where this process has the file."""
+def shown_by_the_page() -> tuple[tuple[Shown, ...], str]:
+    """The repositories that the page in Airflow shows; what is declared, only where this process has the file.
+
+    :return: the repositories, and why what is declared is not known; empty: it is known, or nothing is declared.
+    """
     from airflow_ckpt_provider.page.forms import Places
     from airflow_ckpt_provider.page.shown import shown_repositories
 
@@ -56,12 +59,14 @@ def shown_by_the_page() -> tuple[Shown, ...]:
         Places(repository, setting("repository_conn_id"), setting("checkpoint_conn_id")) if repository else None
     )
     streams: Iterable[Stream] = ()
+    unread = ""
     if setting(STREAMS):
         try:
             streams = configured_streams().values()
         except CkptError as e:
             log.warning("nothing of what is declared is shown: %s", e)
-    return shown_repositories(configured, streams)
+            unread = e.message
+    return shown_repositories(configured, streams), unread
 
 
 def configured_prefix() -> str:

@@ -99,6 +99,7 @@ class BackupsOfFleet:
         self._drilled = drilled_names(repository)
         self.others = tuple(sorted(n for n in self._there - set(names) if not n.endswith(SAFETY_SUFFIX)))
         self._by_checkpoint: dict[str, LastBackup] | None = None
+        self._unread: tuple[str, ...] = ()
         self._lock = threading.Lock()
 
     def last_good(self, name: str, checkpoint: Location, *, query_id: str | None) -> LastBackup | None:
@@ -107,7 +108,8 @@ class BackupsOfFleet:
         :param name: its name.
         :param checkpoint: its checkpoint. A backup of another one is not this one's, be it under its name.
         :param query_id: id of its query, to say whether that other one is a copy of it.
-        :raises RefusedError: those under its name are of another stream; or all that were read are damaged.
+        :raises RefusedError: those under its name are of another stream; or all that were read are damaged; or those of other
+            names cannot be read, and may be of this one.
         """
         found = self._newest(name)
         canonical = checkpoint.store.canonical
@@ -121,6 +123,12 @@ class BackupsOfFleet:
             raise RefusedError(
                 f"the backups named {name!r} are of {whose}: of {found.checkpoint}",
                 hint="back it up from where it is now" if same else "back this one up under a name of its own",
+            )
+        if other is None and self._unread:
+            raise RefusedError(
+                f"no backup is named {name!r}, and those that may have another name cannot all be read: "
+                f"{'; '.join(self._unread[:3])}{' …' if len(self._unread) > 3 else ''}",
+                hint=f"see `{command('check', self._repository.location)}`",
             )
         return other
 
@@ -136,14 +144,16 @@ class BackupsOfFleet:
         with self._lock:
             if self._by_checkpoint is None:
                 found = in_parallel(self._readable, self.others, workers=16)
-                self._by_checkpoint = {each.checkpoint: each for each in found if each}
+                self._unread = tuple(each for each in found if isinstance(each, str))
+                self._by_checkpoint = {each.checkpoint: each for each in found if isinstance(each, LastBackup)}
             return self._by_checkpoint
 
-    def _readable(self, name: str) -> LastBackup | None:
+    def _readable(self, name: str) -> LastBackup | str | None:
+        """The last good one of a name, or why it is not known."""
         try:
             return self._newest(name)
-        except RefusedError:
-            return None
+        except RefusedError as e:
+            return e.message
 
     def _newest(self, name: str) -> LastBackup | None:
         if name not in self._there:

@@ -14,6 +14,7 @@ from airflow_ckpt_provider.backup.retention import UNLIMITED, Policy, Span
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.errors import BackupRunningError, CkptError, RefusedError
+from airflow_ckpt_provider.fleet.discovery import said
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.sinks.sink import Sink, judge, look_at
 from airflow_ckpt_provider.storage.location import Location
@@ -107,11 +108,7 @@ class _Check:
         except CkptError as e:
             return None, None, [self._finding(field, e.message, e.hint or "correct the declaration")]
         except Exception as e:  # whatever a client of a store raises
-            return (
-                None,
-                None,
-                [self._finding(field, f"{type(e).__name__}: {e}", "check the address, the connection and the rights")],
-            )
+            return None, None, [self._finding(field, said(e), "check the address, the connection and the rights")]
 
     def _finding(self, field: str, message: str, hint: str) -> Finding:
         return Finding(self._stream.name, field, message, hint)

@@ -26,6 +26,7 @@ from airflow_ckpt_provider.errors import CkptError, NotACheckpointError, Unreada
 from airflow_ckpt_provider.fleet.limits import DEPTH, WORKERS
 from airflow_ckpt_provider.fleet.names import backup_names
 from airflow_ckpt_provider.recovery.flows.flow import CHECKPOINTS, FLOW_DEPTH
+from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import Listing
 
@@ -222,6 +223,7 @@ def inspect_target(place: Location, *, versions: tuple[int, ...] = ()) -> Found:
     """
     try:
         progress = read_progress(place)
+        missing = tuple(_missing(progress, place))
     except NotACheckpointError:
         if versions:  # a flow that was reset, and not started since
             return Found(place, State.NO_BATCH, versions=versions)
@@ -230,7 +232,6 @@ def inspect_target(place: Location, *, versions: tuple[int, ...] = ()) -> Found:
         return Found(place, State.TORN, message=e.message, versions=versions)
     except Exception as e:
         return Found(place, State.UNREADABLE, message=said(e), versions=versions)
-    missing = tuple(_missing(progress, place))
     message = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing" if missing else ""
     if progress.seal:
         state = State.SEALED
@@ -340,5 +341,5 @@ def named(found: Sequence[Found]) -> tuple[Found, ...]:
 
 
 def said(error: Exception) -> str:
-    """What went wrong, in a line."""
-    return error.message if isinstance(error, CkptError) else f"{type(error).__name__}: {error}"
+    """What went wrong, in a line, without the credentials in it: clients of stores name what they were given."""
+    return error.message if isinstance(error, CkptError) else redacted_text(f"{type(error).__name__}: {error}")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
@@ -18,6 +19,7 @@ from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, parse_offsets
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
+from airflow_ckpt_provider.fleet.discovery import said
 from airflow_ckpt_provider.fleet.fleet import Fleet
 from airflow_ckpt_provider.fleet.stream import Stream
 from airflow_ckpt_provider.storage.location import SMALL
@@ -32,6 +34,18 @@ _FORMAT, _VERSION = "airflow-ckpt-fleet-report", 1
 _PURGED_SINCE = 5
 #: Writers whose reports are read; a repository has one or a few.
 _MOST = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """The reports that are kept in a repository.
+
+    :param found: those that can be read, newest first.
+    :param unread: what is wrong with each other one, in words: what it says of its streams is not known.
+    """
+
+    found: tuple[dict[str, Any], ...]
+    unread: tuple[str, ...] = ()
 
 
 def keep_report(repository: Repository, fleet: Fleet, *, writer: str) -> None:
@@ -65,24 +79,31 @@ def _oldest(stream: Stream) -> dict[str, Any] | None:
     return {"batch_id": both[0], "batch_time": None}
 
 
-def read_reports(repository: Repository) -> list[dict[str, Any]]:
-    """The reports that are kept, newest first; one that cannot be read is logged and left out."""
+def read_reports(repository: Repository) -> Reports:
+    """The reports that are kept. Half a file that a killed process left has a hidden name, and is none."""
+    files = [file for file in repository.location.list(REPORTS).files if not file.path.startswith(f"{REPORTS}/.")]
     found = []
-    for file in repository.location.list(REPORTS).files[:_MOST]:
-        if file.size > SMALL:  # whoever opens the page would fill the memory of Airflow's server
-            log.warning("%s/%s is left out: it has %s", repository.location, file.path, format_size(file.size))
-            continue
+    unread = (
+        [f"{len(files) - _MOST} more reports are not read, but for the first {_MOST}"] if len(files) > _MOST else []
+    )
+    for file in files[:_MOST]:
         try:
+            if file.size > SMALL:  # whoever opens the page would fill the memory of Airflow's server
+                raise ValueError(f"it has {format_size(file.size)}, and may have {format_size(SMALL)}")
             report = repository.read_object(file.path, "writer", time="looked_at")
-            if report.get("format") != _FORMAT or not isinstance(report["streams"], list):
+            if report.get("format") != _FORMAT or not isinstance(report.get("streams"), list):
                 raise ValueError("it is no report of a fleet")
             found.append((zoned_time(report["looked_at"]), report))
-        except (CkptError, OSError, ValueError, KeyError) as e:
-            log.warning("%s/%s is left out: %s", repository.location, file.path, e)
-    return [report for _, report in sorted(found, key=lambda each: each[0], reverse=True)]
+        except FileNotFoundError:
+            continue  # removed since it was listed
+        except (CkptError, OSError, ValueError) as e:
+            unread.append(f"report {file.path} cannot be used: {said(e)}")
+    for each in unread:
+        log.warning("%s: %s", repository.location, each)
+    return Reports(tuple(report for _, report in sorted(found, key=lambda each: each[0], reverse=True)), tuple(unread))
 
 
-def rows_of(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def rows_of(reports: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row for each checkpoint, of the newest report that has it, by name; ``looked_at`` says how old it is."""
     rows: dict[str, dict[str, Any]] = {}
     for report in reports:

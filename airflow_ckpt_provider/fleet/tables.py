@@ -15,6 +15,8 @@ from airflow_ckpt_provider.recovery.status import RUNNING_AGAIN, UNTOUCHED
 from airflow_ckpt_provider.units import format_duration, format_size
 
 UNKNOWN = "UNKNOWN"
+#: A cell that begins with one of these is a formula to a spreadsheet (OWASP, *CSV injection*; the last ones are full-width).
+_FORMULA = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def status(stream: Stream) -> str:
@@ -93,7 +95,7 @@ def to_markdown(fleet: Fleet) -> str:
 
 
 def to_csv(fleet: Fleet) -> str:
-    """The fleet for a spreadsheet: numbers as they are, empty if there is none or it is not known."""
+    """The fleet for a spreadsheet: numbers as they are, empty if there is none or it is not known; no text is a formula."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     columns: Mapping[str, Callable[[Stream], object]] = {
@@ -117,5 +119,14 @@ def to_csv(fleet: Fleet) -> str:
         "problems": lambda s: "; ".join(s.problems(fleet.limits_of(s))),
     }
     writer.writerow(columns)
-    writer.writerows([column(s) for column in columns.values()] for s in fleet.streams)
+    writer.writerows([_cell(column(s)) for column in columns.values()] for s in fleet.streams)
     return out.getvalue()
+
+
+def _cell(value: object) -> object:
+    """A value that no spreadsheet runs: a file of a checkpoint or a repository has it, and anybody may have written that."""
+    if not isinstance(value, str):
+        return value
+    # Python before 3.13 does not quote a carriage return, behind which a spreadsheet begins a new row.
+    text = value.replace("\r", "\n")
+    return f"'{text}" if text.startswith(_FORMULA) else text

@@ -55,7 +55,7 @@ def page_of(repository: str, page: str = "", **query: str) -> str:
     """
     from airflow_ckpt_provider.page.shown import key_of
 
-    shown, mine = [each.key for each in shown_by_the_page()], key_of(repository)
+    shown, mine = [each.key for each in shown_by_the_page()[0]], key_of(repository)
     if mine not in shown:
         return ""
     # Airflow shows the address behind the route of the view in its frame.

@@ -27,6 +27,8 @@ class Standing(StrEnum):
     DAMAGED = "damaged"
     #: An expire is about to remove it.
     EXPIRING = "expiring"
+    #: Its manifest could not be read, and may be whole.
+    UNKNOWN = "UNKNOWN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class BackupPoint:
     :param manifest: what it says of itself, without its files; ``None`` where it cannot be read.
     :param batch_time: when its newest batch was planned; where that is not known, when the backup was finished.
     :param held: why it is held; empty: it is not.
-    :param why: what is damaged.
+    :param why: what is damaged, or could not be read.
     """
 
     name: str
@@ -108,7 +110,8 @@ def _point(
     held: str,
 ) -> BackupPoint:
     if isinstance(each, DamagedBackup):
-        return BackupPoint(each.name, each.backup_id, Standing.DAMAGED, None, None, held, each.problems)
+        known_as = Standing.UNKNOWN if each.is_unread else Standing.DAMAGED
+        return BackupPoint(each.name, each.backup_id, known_as, None, None, held, each.problems)
     why = tuple(damage.message for damage in known.of(each).values())
     planned = time(inner(each.facts.get("batch_times")).get(str(each.batch_id)))
     note = verified.get(each.backup_id)

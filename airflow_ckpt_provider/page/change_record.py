@@ -12,6 +12,9 @@ from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.page.fields import inner, text, texts, time
 from airflow_ckpt_provider.recovery.status import rewind_records
 
+#: The newest changes of a stream that are shown.
+SHOWN = 200
+
 
 @dataclass(frozen=True, slots=True)
 class ChangeRecord:
@@ -39,10 +42,19 @@ class ChangeRecord:
         """What the plan does, in order."""
         return texts(inner(self.plan).get("steps"))
 
-    @property
-    def take_back(self) -> str:
-        """The command that undoes it; empty where the plan has none."""
-        return text(inner(self.plan).get("take_back"))
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The changes of one checkpoint.
+
+    :param records: the newest ones, newest first.
+    :param older: how many there are besides.
+    :param unknown: why it is not known which there are; empty: it is known.
+    """
+
+    records: tuple[ChangeRecord, ...]
+    older: int = 0
+    unknown: str = ""
 
 
 def read_changes(repository: Repository, checkpoint: str | None = None) -> tuple[ChangeRecord, ...]:
@@ -87,9 +99,15 @@ def _of(record: Mapping[str, Any], plan: Mapping[str, Any]) -> ChangeRecord:
     )
 
 
-def changes_of(repository: Repository, checkpoint: str) -> tuple[ChangeRecord, ...]:
-    """As :func:`read_changes`; none where the records cannot be read, for a page shows what it can."""
+def changes_of(repository: Repository, checkpoint: str) -> Changes:
+    """The changes of a checkpoint, for a page that shows what it can: where they cannot be known it says why.
+
+    :param checkpoint: its address; empty: that is not known either.
+    """
+    if not checkpoint:
+        return Changes((), unknown="no report and no backup says which checkpoint this stream has")
     try:
-        return read_changes(repository, checkpoint)
-    except CkptError:
-        return ()
+        found = read_changes(repository, checkpoint)
+    except CkptError as e:
+        return Changes((), unknown=e.message)
+    return Changes(found[:SHOWN], len(found[SHOWN:]))

@@ -107,6 +107,8 @@ _IN_EACH = (
 
 def restore_form(dag_id: str, row: StreamRow, manifest: Manifest, places: Places) -> Form:
     """Restore a backup over the checkpoint, with the params of ``dags/restore_checkpoint.py``."""
+    is_other = row.checkpoint not in ("", manifest.checkpoint)
+    hint = f"as the report has it; the backup was taken of {manifest.checkpoint}" if is_other else ""
     fields = (
         _MODE,
         Field("repository", "Repository", places.repository, fixed=True),
@@ -114,7 +116,7 @@ def restore_form(dag_id: str, row: StreamRow, manifest: Manifest, places: Places
         Field("name", "Name of the stream", manifest.name, fixed=True),
         Field("backup_id", "Backup", manifest.backup_id, fixed=True),
         _batch(manifest),
-        Field("target", "Target", row.checkpoint or manifest.checkpoint, required=True),
+        Field("target", "Target", row.checkpoint or manifest.checkpoint, required=True, hint=hint),
         Field("target_conn_id", "Connection for the target", places.checkpoint_conn_id),
         Field("replace", "Replace", True, "flag", hint="what is at the target; it is kept first"),
         _STOPPED,

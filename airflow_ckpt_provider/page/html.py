@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,7 +15,7 @@ from markupsafe import Markup
 
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.page.backup_point import BackupPoint, Backups
-from airflow_ckpt_provider.page.change_record import ChangeRecord
+from airflow_ckpt_provider.page.change_record import ChangeRecord, Changes
 from airflow_ckpt_provider.page.forms import Form
 from airflow_ckpt_provider.page.stream_row import StreamRow
 from airflow_ckpt_provider.page.timeline import timeline
@@ -27,6 +28,8 @@ POLICY = (
 )
 #: Files of a backup that are listed.
 _MOST_FILES = 500
+#: Characters of a document that are shown.
+_MOST_TEXT = 200_000
 
 
 class Links(Protocol):
@@ -84,25 +87,34 @@ def streams_page(head: Head, rows: Sequence[StreamRow], links: Mapping[str, tupl
 
 
 def stream_page(
-    head: Head, row: StreamRow, backups: Backups, changes: Sequence[ChangeRecord], form: Form | None = None
+    head: Head, row: StreamRow, backups: Backups, changes: Changes, next_step: str, form: Form | None = None
 ) -> str:
-    """One stream, with its timeline, and the form that was asked for."""
+    """One stream, with its timeline, and the form that was asked for.
+
+    :param next_step: the command that names what ends a change that is half-way; empty if there is none.
+    """
     shown = {
         "row": row,
         "backups": backups,
         # Where no report says it.
         "newest": next((point for point in reversed(backups.points) if point.can_be_restored), None),
         "changes": changes,
-        "timeline": timeline(row, backups.points, changes),
+        "next_step": next_step,
+        "timeline": timeline(row, backups.points, changes.records),
         "form": form,
     }
     return _render("stream.html", head, row.name, **shown)
 
 
-def change_page(head: Head, change: ChangeRecord, row: StreamRow | None) -> str:
-    """One change; ``row`` is the stream that it is of, where that is known."""
+def change_page(head: Head, change: ChangeRecord, row: StreamRow | None, next_step: str) -> str:
+    """One change.
+
+    :param row: the stream that it is of, where that is known.
+    :param next_step: the command that names what ends or undoes it; empty if there is none.
+    """
     mine = row if row is not None and row.plan_id == change.plan_id else None
-    return _render("change.html", head, f"{change.kind} {change.plan_id}", change=change, row=row, mine=mine)
+    shown = {"change": change, "row": row, "mine": mine, "next_step": next_step}
+    return _render("change.html", head, f"{change.kind} {change.plan_id}", **shown)
 
 
 def backup_page(head: Head, point: BackupPoint, manifest: Manifest | None, restore: str) -> str:
@@ -111,7 +123,7 @@ def backup_page(head: Head, point: BackupPoint, manifest: Manifest | None, resto
     :param head: what all pages have in common.
     :param point: the backup.
     :param manifest: has its files, unless it cannot be read.
-    :param restore: the command that restores it, for a shell.
+    :param restore: the command that restores it, for a shell; empty if there is none.
     """
     shown = [manifest.files[at] for at in range(min(len(manifest.files), _MOST_FILES))] if manifest else []
     return _render("backup.html", head, point.backup_id, point=point, manifest=manifest, files=shown, restore=restore)
@@ -151,12 +163,22 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     env.filters |= {"ago": _ago, "length": _length, "when": _when, "size": format_size, "short": _short}
+    env.filters["document"] = _document
     env.globals["count"] = len
     return env
 
 
 def _length(seconds: float | None) -> str:
     return "UNKNOWN" if seconds is None else format_duration(seconds)
+
+
+def _document(content: Any) -> str:
+    """A document as text, as much of it as a page can show."""
+    try:
+        found = json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False)
+    except RecursionError:  # it was read, by a parser that takes more levels than the one that writes
+        return "It cannot be shown: it is nested too deeply."
+    return found if len(found) <= _MOST_TEXT else f"{found[:_MOST_TEXT]}\n… {len(found) - _MOST_TEXT} more characters"
 
 
 def _ago(seconds: float | None) -> str:

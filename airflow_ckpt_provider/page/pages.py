@@ -11,9 +11,9 @@ from airflow_ckpt_provider.backup.manifest import Manifest, manifest_path
 from airflow_ckpt_provider.backup.names import is_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
-from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, command
+from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, RefusedError, StorageError, command
 from airflow_ckpt_provider.fleet.report import read_reports, rows_of
-from airflow_ckpt_provider.page.backup_point import BackupPoint, read_backups, read_points
+from airflow_ckpt_provider.page.backup_point import BackupPoint, Standing, read_backups, read_points
 from airflow_ckpt_provider.page.change_record import changes_of, read_change
 from airflow_ckpt_provider.page.fields import text
 from airflow_ckpt_provider.page.forms import Form
@@ -30,6 +30,18 @@ class NotThereError(Exception):
     """There is no such stream, backup or change."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """The streams of a repository.
+
+    :param rows: those of all reports, and those that no report names, but a backup or a declaration.
+    :param unread: reports that cannot be read, in words.
+    """
+
+    rows: list[StreamRow]
+    unread: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Pages:
     """The pages of one repository.
@@ -39,6 +51,7 @@ class Pages:
     :param live: see :class:`~airflow_ckpt_provider.page.html.Head`.
     :param declared: the streams that are declared, by their names in the repository.
     :param key: what stands for the repository among several that are shown.
+    :param notes: what each page says first.
     :param clock: returns the time.
     """
 
@@ -47,20 +60,25 @@ class Pages:
     live: bool = False
     declared: Mapping[str, Stream] = field(default_factory=dict)
     key: str = ""
+    notes: tuple[str, ...] = ()
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
-    def rows(self) -> list[StreamRow]:
-        """The streams of all reports, and those that no report names, but a backup or a declaration."""
-        return self._as_known_now(self._as_reported())
+    def reported(self) -> Reported:
+        """The streams, by what is known of their backups now."""
+        found = self._as_reported()
+        return replace(found, rows=self._as_known_now(found.rows))
 
-    def _as_reported(self) -> list[StreamRow]:
-        now, reported = self.clock(), rows_of(read_reports(self.repository))
+    def _as_reported(self) -> Reported:
+        now, reports = self.clock(), read_reports(self.repository)
+        reported, unread = rows_of(reports.found), bool(reports.unread)
         known = {text(row.get("name")) for row in reported}
         others = [
             {"name": name, "checkpoint": self.declared[name].checkpoint if name in self.declared else ""}
             for name in sorted({*self.repository.names(), *self.declared} - known)
         ]
-        return [self._row(row, now) for row in [*reported, *others]]
+        rows = [self._row(row, now) for row in reported]
+        rows += [self._row(row, now, may_be_reported=unread) for row in others]
+        return Reported(rows, reports.unread)
 
     def _as_known_now(self, rows: Sequence[StreamRow]) -> list[StreamRow]:
         """The rows without their backups, where those were removed, or found damaged, since the report."""
@@ -68,8 +86,10 @@ class Pages:
         return in_parallel(lambda row: self._judged(row, may_be_damaged=row.name in damaged), rows)
 
     def _judged(self, row: StreamRow, *, may_be_damaged: bool) -> StreamRow:
-        if not (is_name(row.name) and is_name(row.backup_id)):
+        if not row.backup_id:
             return row
+        if not (is_name(row.name) and is_name(row.backup_id)):
+            return row.without_backup("cannot be one: no backup has this id, or no stream this name")
         try:
             if not may_be_damaged:
                 there = self.repository.location.find(manifest_path(row.name, row.backup_id)) is not None
@@ -80,15 +100,18 @@ class Pages:
         if not points:
             return row.without_backup("does not exist any more")
         (point,) = points
-        return row if point.can_be_restored else row.without_backup(f"is damaged: {'; '.join(point.why)}")
+        said = "cannot be read" if point.standing is Standing.UNKNOWN else "is damaged"
+        return row if point.can_be_restored else row.without_backup(f"{said}: {'; '.join(point.why)}")
 
-    def _row(self, row: Mapping[str, object], now: datetime) -> StreamRow:
+    def _row(self, row: Mapping[str, object], now: datetime, *, may_be_reported: bool = False) -> StreamRow:
         declared = self.declared.get(text(row.get("name")))
-        return StreamRow.of(row, now, declared.objectives if declared else None, repository=self.key)
+        objectives = declared.objectives if declared else None
+        return StreamRow.of(row, now, objectives, repository=self.key, may_be_reported=may_be_reported)
 
     def streams(self) -> str:
         """All streams."""
-        return streams_page(self._head(), self.rows())
+        found = self.reported()
+        return streams_page(self._head(*found.unread), found.rows)
 
     def stream(
         self, name: str, *, restore: tuple[str, RestoreForm] | None = None, rewind: RewindForm | None = None
@@ -98,29 +121,40 @@ class Pages:
         :param restore: id of a backup that a form is filled in for, and what makes the form.
         :param rewind: what makes the form for a rewind.
         :raises NotThereError: there is no such stream, or backup.
+        :raises CkptError: what is known of its backups cannot be read; or the backup that a form is for.
         """
-        rows = self.rows_named(name)
+        found = self._named(name)
+        rows = found.rows
         backups = read_backups(self.repository, name) if is_name(name) else None
         if backups is None:
             raise NotThereError(f"{name!r} cannot be the name of a stream in a repository")
-        backed_up = {point.manifest.checkpoint for point in backups.points[-1:] if point.manifest}
-        row = next((each for each in rows if each.checkpoint in backed_up), rows[0])
+        backed_up = next((point.manifest.checkpoint for point in reversed(backups.points) if point.manifest), "")
+        row = next((each for each in rows if each.checkpoint == backed_up), rows[0])
         form = rewind(row) if rewind else None
         if restore:
-            point = next((each for each in backups.points if each.backup_id == restore[0]), None)
-            manifest = point.manifest if point else self._manifest(name, restore[0])
-            if manifest is None:
-                raise NotThereError(f"stream {name} has no backup {restore[0]} that can be restored")
-            form = restore[1](row, manifest)
-        head = self._head()
+            form = self._restore_form(row, name, *restore)
+        head = self._head(*found.unread)
         if len(rows) > 1:
             places = ", ".join(each.checkpoint for each in rows)
             said = f"The reports tell of {len(rows)} checkpoints under the name {name}: {places}. This is {row.checkpoint}."
-            head = replace(head, notes=(said,))
+            head = replace(head, notes=(*head.notes, said))
             form = form and replace(
                 form, refused="It is not known which of them is meant: declare them under two names."
             )
-        return stream_page(head, row, backups, changes_of(self.repository, row.checkpoint), form)
+        changes = changes_of(self.repository, row.checkpoint or backed_up)
+        return stream_page(head, row, backups, changes, self._next_step(row.checkpoint), form)
+
+    def _restore_form(self, row: StreamRow, name: str, backup_id: str, make: RestoreForm) -> Form:
+        point = self._point(name, backup_id)
+        if point.manifest is None:
+            raise RefusedError(
+                f"backup {backup_id} of stream {name} cannot be restored: {'; '.join(point.why)}",
+                hint="choose another one on the page of the stream",
+            )
+        form = make(row, point.manifest)
+        if not point.can_be_restored:
+            form = replace(form, refused=f"The backup is damaged: {'; '.join(point.why[:3])}. Choose another one.")
+        return form
 
     def change(self, plan_id: str) -> str:
         """One change.
@@ -130,46 +164,85 @@ class Pages:
         found = read_change(self.repository, plan_id)
         if found is None:
             raise NotThereError(f"this repository has no plan and no record of {plan_id!r}")
-        row = next((each for each in self._as_reported() if each.checkpoint == found.checkpoint), None)
-        return change_page(self._head(), found, row)
+        rows = self._as_reported().rows if found.checkpoint else ()
+        row = next((each for each in rows if each.checkpoint == found.checkpoint), None)
+        return change_page(self._head(), found, row, self._next_step(found.checkpoint))
 
     def backup(self, name: str, backup_id: str) -> str:
         """One backup, with its files.
 
         :raises NotThereError: there is none of this id.
         """
-        points = read_backups(self.repository, name).points if is_name(name) else ()
-        point = next((each for each in points if each.backup_id == backup_id), None)
-        manifest = self._manifest(name, backup_id) if is_name(name) else None
-        if point is None and manifest is None:
-            raise NotThereError(f"stream {name!r} has no backup {backup_id!r}")
-        if point is None:
-            raise NotThereError(f"backup {backup_id} is older than the ones that are shown: see airflow-ckpt backups")
-        checkpoint = manifest.checkpoint if manifest else ""
-        words = ("restore", self.repository.location.uri, backup_id, checkpoint, "--name", name, "--replace")
-        return backup_page(self._head(), point, manifest, command(*words))
+        point, manifest = self._point(name, backup_id), None
+        try:
+            if point.manifest:
+                manifest = self.repository.read_manifest(name, backup_id)
+        except NoSuchBackupError as e:
+            raise NotThereError(e.message) from e
+        except CkptError as e:  # of its files, which the point does without
+            known_as = Standing.UNKNOWN if isinstance(e, StorageError) else Standing.DAMAGED
+            point = replace(point, standing=known_as, manifest=None, why=(e.message,))
+        restore = ""
+        if manifest and _can_be_pasted(backup_id, manifest.checkpoint):
+            place = self.repository.location.uri
+            restore = command("restore", place, backup_id, manifest.checkpoint, "--name", name, "--replace")
+        return backup_page(self._head(), point, manifest, restore)
 
-    def rows_named(self, name: str) -> list[StreamRow]:
+    def _named(self, name: str) -> Reported:
         """One stream as it was reported; several where reports call several checkpoints so.
 
         :raises NotThereError: neither a report nor the repository has it.
         """
-        rows = [each for each in self._as_reported() if each.name == name]
+        found = self._as_reported()
+        rows = [each for each in found.rows if each.name == name]
         if not rows:
-            raise NotThereError(f"no report and no backup is about a stream {name!r}")
-        return self._as_known_now(rows)
+            unread = f"; {'; '.join(found.unread)}" if found.unread else ""
+            raise NotThereError(f"no report and no backup is about a stream {name!r}{unread}")
+        return replace(found, rows=self._as_known_now(rows))
 
-    def points(self, name: str) -> tuple[BackupPoint, ...]:
-        """The backups that have a page."""
-        return read_backups(self.repository, name).points if is_name(name) else ()
+    def _point(self, name: str, backup_id: str) -> BackupPoint:
+        """What is known of one backup.
 
-    def _manifest(self, name: str, backup_id: str) -> Manifest | None:
-        if backup_id not in self.repository.backup_ids(name):
-            return None
-        try:
-            return self.repository.read_manifest(name, backup_id)
-        except (NoSuchBackupError, CkptError):
-            return None
+        :raises NotThereError: there is none of this id.
+        """
+        there = is_name(name) and backup_id in self.repository.backup_ids(name)
+        for point in read_points(self.repository, name, (backup_id,)) if there else ():
+            return point
+        raise NotThereError(f"stream {name!r} has no backup {backup_id!r}")
 
-    def _head(self) -> Head:
-        return Head(self.links, f"Repository {self.repository.location.uri}", self.clock(), self.live)
+    def _next_step(self, checkpoint: str) -> str:
+        """The command that names the next step of a change, by what it reads itself.
+
+        What a report or a plan names is not shown as a command: whoever may write into the repository could have written it.
+        """
+        if not checkpoint or not _can_be_pasted(checkpoint):
+            return ""
+        return command("status", checkpoint, "--repository", self.repository.location.uri)
+
+    def _head(self, *notes: str) -> Head:
+        place = f"Repository {self.repository.location.uri}"
+        return Head(self.links, place, self.clock(), self.live, notes=(*self.notes, *notes))
+
+
+def unread_rows(declared: Mapping[str, Stream], now: datetime, key: str) -> list[StreamRow]:
+    """The declared streams of a repository of which nothing could be read.
+
+    :param declared: the streams, by their names in the repository.
+    :param now: when the page is made.
+    :param key: what stands for the repository.
+    """
+    return [
+        StreamRow.of(
+            {"name": name, "checkpoint": stream.checkpoint},
+            now,
+            stream.objectives,
+            repository=key,
+            may_be_reported=True,
+        )
+        for name, stream in declared.items()
+    ]
+
+
+def _can_be_pasted(*words: str) -> bool:
+    """Whether quoted words of a document are words: no option, and nothing that a terminal obeys."""
+    return all(word.isprintable() and not word.startswith("-") for word in words)

@@ -38,12 +38,12 @@ class StreamRow:
     :param nothing_to_lose: see :class:`~airflow_ckpt_provider.fleet.objectives.Recovery`.
     :param backup_unknown: whether the task could not find out which backups there are.
     :param drill_unknown: whether it could not find out when one was last proven restorable.
+    :param may_be_reported: whether a report could not be read that may be about it.
     :param left: seconds for which the sources had what the next start reads, when they were asked; ``None``: none, or no limit.
     :param left_known: whether that is known; not by a report whose clock is ahead.
     :param verdict: of the guards, on the next start, when they were asked; see :attr:`verdict_now`.
     :param situation: a kind of :mod:`~airflow_ckpt_provider.recovery.status`.
     :param message: the situation in words.
-    :param commands: that end it.
     :param plan_id: the change that it is about.
     :param drilled_at: when a backup was last proven restorable.
     :param drill_seconds: how long that took.
@@ -70,7 +70,6 @@ class StreamRow:
     verdict: str
     situation: str
     message: str
-    commands: tuple[str, ...]
     plan_id: str
     drilled_at: datetime | None
     drill_seconds: float | None
@@ -79,18 +78,25 @@ class StreamRow:
     nothing_to_lose: bool | None = None
     backup_unknown: bool = False
     drill_unknown: bool = False
+    may_be_reported: bool = False
     objectives: Objectives = field(default_factory=Objectives)
     repository: str = ""
 
     @classmethod
     def of(
-        cls, row: Mapping[str, Any], now: datetime, objectives: Objectives | None = None, *, repository: str = ""
+        cls,
+        row: Mapping[str, Any],
+        now: datetime,
+        objectives: Objectives | None = None,
+        *,
+        repository: str = "",
+        may_be_reported: bool = False,
     ) -> StreamRow:
         """Take a row of a report; whatever of it is not what it should be is not known."""
         backup, left, situation = inner(row.get("backup")), inner(row.get("time_to_loss")), inner(row.get("situation"))
         drill, oldest = inner(row.get("last_drill")), inner(row.get("oldest"))
         verdict, looked_at = text(left.get("verdict")), time(row.get("looked_at"))
-        batch = whole(oldest.get("batch_id"))
+        batch, backup_id = whole(oldest.get("batch_id")), text(backup.get("backup_id"))
         return cls(
             name=text(row.get("name")),
             checkpoint=text(row.get("checkpoint")),
@@ -101,8 +107,8 @@ class StreamRow:
             newest=time(row.get("batch_time")),
             oldest=None if batch is None else (batch, time(oldest.get("batch_time"))),
             gap=whole(row.get("gap")),
-            backup_id=text(backup.get("backup_id")),
-            backup_created=time(backup.get("created")),
+            backup_id=backup_id,
+            backup_created=time(backup.get("created")) if backup_id else None,
             verified=text(backup.get("verified")),
             behind=whole(row.get("batches_behind")),
             left=number(left.get("seconds")),
@@ -110,7 +116,6 @@ class StreamRow:
             verdict=verdict if verdict in set(Verdict) else Verdict.UNKNOWN.value,
             situation=text(situation.get("kind")),
             message=text(situation.get("message")),
-            commands=texts(situation.get("commands")),
             plan_id=text(situation.get("plan_id")),
             drilled_at=time(drill.get("proven_at")),
             drill_seconds=number(drill.get("seconds")),
@@ -119,6 +124,7 @@ class StreamRow:
             nothing_to_lose=lose if isinstance(lose := row.get("nothing_to_lose"), bool) else None,
             backup_unknown="backup" in inner(row.get("unknown")),
             drill_unknown="drill" in inner(row.get("unknown")),
+            may_be_reported=may_be_reported,
             objectives=objectives or Objectives(),
             repository=repository,
         )

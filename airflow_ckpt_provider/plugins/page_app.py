@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -20,13 +21,15 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.providers.common.compat.sdk import conf
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import HTMLResponse
+from pydantic import AwareDatetime
 from starlette.status import HTTP_403_FORBIDDEN, HTTP_404_NOT_FOUND, HTTP_503_SERVICE_UNAVAILABLE
 
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.configuration import shown_by_the_page
 from airflow_ckpt_provider.errors import CkptError, RefusedError
+from airflow_ckpt_provider.fleet.discovery import said
+from airflow_ckpt_provider.page.bounded import BoundedReads, NoAnswerError
 from airflow_ckpt_provider.page.forms import (
     HOW_TO_GET_ONE,
     DagOfForm,
@@ -38,7 +41,7 @@ from airflow_ckpt_provider.page.forms import (
     rewind_form,
 )
 from airflow_ckpt_provider.page.html import ASSETS, POLICY, Head, asset, message_page, streams_page
-from airflow_ckpt_provider.page.pages import NotThereError, Pages
+from airflow_ckpt_provider.page.pages import NotThereError, Pages, Reported, unread_rows
 from airflow_ckpt_provider.page.shown import Shown
 from airflow_ckpt_provider.page.stream_row import StreamRow
 from airflow_ckpt_provider.places import open_place
@@ -47,8 +50,8 @@ from airflow_ckpt_provider.streams.settings import SECTION, STREAMS
 
 log = logging.getLogger(__name__)
 
-#: Repositories that are read at the same time.
-_WORKERS = 8
+#: What of repositories is read for a page, and the seconds that this may take: after that the page says that it is UNKNOWN.
+_READS: BoundedReads[Any] = BoundedReads(30.0)
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _HEADERS = {
     # Airflow shows the page in a frame of its own; nobody else may.
@@ -111,7 +114,7 @@ def make_app() -> FastAPI:
 def _may_look(user: GetUserDep) -> None:
     """Let in whom Airflow shows plugins, and the DAG whose report the page shows."""
     manager: Any = get_auth_manager()
-    report = DagDetails(id=_setting("page_dag_id", "fleet"))
+    report = _dag(_setting("page_dag_id", "fleet"))
     if not (
         manager.is_authorized_view(access_view=AccessView.PLUGINS, user=user)
         and manager.is_authorized_dag(method="GET", details=report, user=user)
@@ -122,10 +125,16 @@ def _may_look(user: GetUserDep) -> None:
 def _may_start(dag_id: str, user: GetUserDep) -> bool:
     manager: Any = get_auth_manager()
     return bool(
-        manager.is_authorized_dag(
-            method="POST", access_entity=DagAccessEntity.RUN, details=DagDetails(id=dag_id), user=user
-        )
+        manager.is_authorized_dag(method="POST", access_entity=DagAccessEntity.RUN, details=_dag(dag_id), user=user)
     )
+
+
+def _dag(dag_id: str) -> DagDetails:
+    """A DAG as Airflow's own API asks the auth manager for it: that of a team is for this team only."""
+    from airflow.models.dag import DagModel
+
+    team_of = getattr(DagModel, "get_team_name", None)  # of an Airflow that has teams
+    return DagDetails(id=dag_id, team_name=team_of(dag_id)) if team_of else DagDetails(id=dag_id)
 
 
 async def _with_headers(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -135,34 +144,36 @@ async def _with_headers(request: Request, answer: Callable[[Request], Awaitable[
 
 
 def _streams() -> HTMLResponse:
-    shown, unread = _shown(), []
+    shown, notes = _shown()
     if len(shown) == 1:
-        return HTMLResponse(_open(shown[0]).streams())
+        return HTMLResponse(_made(shown[0], lambda _, pages: pages.streams(), notes))
+    found = _READS.results({each.key: partial(_reported, each) for each in shown})
     rows: list[StreamRow] = []
-
-    def read(each: Shown) -> list[StreamRow] | CkptError:
-        try:
-            return _open(each, several=True).rows()
-        except CkptError as e:
-            log.warning("the page does not show %s: %s", each.places.repository, e)
-            return e
-
+    now = datetime.now(UTC)
     # One that cannot be read takes none of the others away.
-    for each, found in zip(shown, in_parallel(read, shown, workers=_WORKERS), strict=True):
-        if isinstance(found, CkptError):
-            unread.append(f"{redacted(each.places.repository)} cannot be read: {found.message}")
+    for each in shown:
+        place, there = redacted(each.places.repository), found[each.key]
+        if isinstance(there, Exception):
+            log.warning("the page does not show %s: %s", place, said(there))
+            notes += (f"{place} cannot be read: {said(there)}. The status of its streams is UNKNOWN.",)
+            rows += unread_rows(each.declared, now, each.key)
         else:
-            rows += found
-    head = Head(_Links(), f"{len(shown)} repositories", datetime.now(UTC), live=True, notes=unread)
+            notes += tuple(f"{place}: {why}" for why in there.unread)
+            rows += there.rows
+    head = Head(_Links(), f"{len(shown)} repositories", now, live=True, notes=notes)
     links = {each.key: (redacted(each.places.repository), _Links(at=each.key)) for each in shown}
     return HTMLResponse(streams_page(head, rows, links))
+
+
+def _reported(shown: Shown) -> Reported:
+    return _open(shown, several=True).reported()
 
 
 def _stream(
     user: GetUserDep,
     name: Annotated[str, Query(max_length=300)],
     restore: Annotated[str | None, Query(max_length=100)] = None,
-    rewind: Annotated[datetime | None, Query()] = None,
+    rewind: Annotated[AwareDatetime | None, Query()] = None,
     at: Annotated[str | None, Query(max_length=20)] = None,
 ) -> HTMLResponse:
     def page(shown: Shown, pages: Pages) -> str:
@@ -222,26 +233,47 @@ def _change(
 
 def _of_one(at: str | None, page: Callable[[Shown, Pages], str]) -> HTMLResponse:
     """A page about one repository: the one that the address names, else the only one that has what is looked for."""
-    shown = _shown()
+    shown, notes = _shown()
     several = len(shown) > 1
     if not several or at:
         chosen = next((each for each in shown if each.key == at or not several), None)
         if chosen is None:
             raise NotThereError("no repository that this page shows has this key: begin at the list of streams")
-        return HTMLResponse(page(chosen, _open(chosen, several=several)))
-    found, problem = [], None
-    for each in shown:
-        try:
-            found.append(page(each, _open(each, several=True)))
-        except (NotThereError, CkptError) as e:
-            problem = e if problem is None or isinstance(e, CkptError) else problem
-    if len(found) == 1:
-        return HTMLResponse(found[0])
-    raise (
-        problem
-        if problem and not found
-        else NotThereError(f"{len(found)} repositories have this: choose in the list of streams")
-    )
+        return HTMLResponse(_made(chosen, page, notes, several=several))
+    outcomes = _READS.results({each.key: partial(_page_of, each, page, notes, several=True) for each in shown})
+    having = [each for each in shown if not isinstance(outcomes[each.key], Exception)]
+    errors = [(each, e) for each in shown if isinstance(e := outcomes[each.key], Exception)]
+    unread = [(each, e) for each, e in errors if not isinstance(e, NotThereError)]
+    if len(having) == 1 and not unread:
+        return HTMLResponse(outcomes[having[0].key])
+    if len(having) == 1:
+        notes += tuple(
+            f"{redacted(each.places.repository)} cannot be read: {said(e)}. Whether it has this too is UNKNOWN."
+            for each, e in unread
+        )
+        return HTMLResponse(_made(having[0], page, notes, several=True))
+    if not having:
+        raise _named(*(unread or errors)[-1])
+    raise NotThereError(f"{len(having)} repositories have this: choose in the list of streams")
+
+
+def _made(shown: Shown, page: Callable[[Shown, Pages], str], notes: tuple[str, ...], *, several: bool = False) -> str:
+    """A page about one repository, if its store answers in time."""
+    outcome = _READS.results({shown.key: partial(_page_of, shown, page, notes, several=several)})[shown.key]
+    if isinstance(outcome, Exception):
+        raise _named(shown, outcome)
+    return str(outcome)
+
+
+def _page_of(shown: Shown, page: Callable[[Shown, Pages], str], notes: tuple[str, ...], *, several: bool) -> str:
+    return page(shown, replace(_open(shown, several=several), notes=notes))
+
+
+def _named(shown: Shown, error: Exception) -> Exception:
+    """The error, with the repository that it is about."""
+    if isinstance(error, NoAnswerError):
+        error.add_subject(redacted(shown.places.repository))
+    return error
 
 
 def _asset(name: str) -> Response:
@@ -281,12 +313,16 @@ def _open(shown: Shown, *, several: bool = False) -> Pages:
     return Pages(repository, _Links(at=key), live=True, declared=shown.declared, key=key)
 
 
-def _shown() -> tuple[Shown, ...]:
-    """The repositories that the page shows."""
-    if found := shown_by_the_page():
-        return found
+def _shown() -> tuple[tuple[Shown, ...], tuple[str, ...]]:
+    """The repositories that the page shows, and what each page says first."""
+    found, unread = shown_by_the_page()
+    notes = (f"What is declared of the streams is UNKNOWN: {unread}",) if unread else ()
+    if found:
+        return found, notes
     raise NotThereError(
-        f"set `repository` in the section [{SECTION}] of Airflow's configuration, or `{STREAMS}` with a file that names one"
+        notes[0]
+        if notes
+        else f"set `repository` in the section [{SECTION}] of Airflow's configuration, or `{STREAMS}` with a file that names one"
     )
 
 

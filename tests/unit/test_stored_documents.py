@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,12 @@ def test_every_reset(repository: Repository, name: str) -> None:
     assert plan.verdict is Verdict(stored["verdict"])
     assert plan.take_back == f"airflow-ckpt undo {plan.checkpoint} --plan {plan.plan_id} --repository /lake/backups"
     assert plan.to_markdown().startswith(f"### Reset, plan {plan.plan_id}\n")
+
+
+def test_the_command_that_undoes_a_reset_is_quoted(repository: Repository) -> None:
+    place = "/lake/or ders; rm -rf ~"
+    plan = replace(reset(repository, RESETS[0]), checkpoint=place)
+    assert shlex.split(plan.take_back)[:5] == ["airflow-ckpt", "undo", place, "--plan", plan.plan_id]
 
 
 def test_the_details_of_resets(repository: Repository) -> None:

@@ -34,7 +34,8 @@ function confOf(form) {
     if (kind === "flag") conf[field.name] = field.checked;
     else if (kind === "words") conf[field.name] = field.value.split(/[\s,]+/).filter(Boolean);
     else if (field.value.trim() === "") conf[field.name] = null;
-    else conf[field.name] = kind === "number" ? Number(field.value) : field.value.trim();
+    else if (kind === "number") conf[field.name] = Number(field.value);
+    else conf[field.name] = field.readOnly ? field.value : field.value.trim(); // what is fixed is sent as it is
   }
   return conf;
 }

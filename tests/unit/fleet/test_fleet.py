@@ -27,7 +27,7 @@ from airflow_ckpt_provider.backup.verify import ReadData, VerifyReport, verify_b
 from airflow_ckpt_provider.change.sealing import seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import SourceUnreachableError, StorageError
-from airflow_ckpt_provider.fleet.discovery import Discovery, discover
+from airflow_ckpt_provider.fleet.discovery import Discovery, State, discover
 from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, inspect_fleet
 from airflow_ckpt_provider.fleet.metrics import gauges, to_openmetrics
 from airflow_ckpt_provider.fleet.stream import Limits, Stream
@@ -206,6 +206,17 @@ class TestBackups:
         assert row(fleet, "payments").backup is None
         assert "prod.orders" not in fleet.others
 
+    def test_under_another_name_that_cannot_be_read(self, streams: Location, repository: Repository) -> None:
+        back_up(repository, streams / "orders", name="prod.orders")
+        repository.location.replace("damaged/prod.orders/000001.json", b"{")
+        fleet = look(streams, repository, Limits(max_age=3600))
+        assert row(fleet).backup is None
+        assert problems(fleet)[0].startswith(
+            "backup UNKNOWN: no backup is named 'orders', and those that may have another name cannot all be read: "
+            "damaged/prod.orders/000001.json cannot be read"
+        )
+        assert "no backup" not in problems(fleet)
+
     def test_names_that_no_stream_has(self, streams: Location, place: Location, repository: Repository) -> None:
         plant(place / "old", stream(2))
         for checkpoint in (streams / "orders", place / "old"):
@@ -302,6 +313,14 @@ class TestLimits:
         fleet = look(streams, repository, Limits(min_time_to_loss=1), guards=guards)
         assert problems(fleet) == ("time to loss UNKNOWN: nobody answers at kafka:9092",)
         assert problems(look(streams, repository, guards=guards)) == ()
+
+    def test_a_client_that_names_its_password(self, streams: Location, repository: Repository) -> None:
+        def fail(source: GuardedSource) -> SourceReport:
+            raise ValueError("cannot reach https://reader:hunter2@kafka with password=hunter3")
+
+        fleet = look(streams, repository, guards=lambda _: [Told(fail)])
+        assert "hunter" not in json.dumps(fleet.to_json())
+        assert "https://reader:***@kafka" in json.dumps(fleet.to_json())
 
     def test_guards_are_made_for_each_worker(self, streams: Location, repository: Repository) -> None:
         for n in range(20):
@@ -468,6 +487,18 @@ class TestLists:
             "is not a checkpoint: it has no offsets/, no commits/ and no metadata"
         )
 
+    def test_one_that_is_refused_in_the_middle_hides_no_other(self, streams: Location, place: Location) -> None:
+        sparse = plant(place / "sparse", logs(range(0, 6, 5)))
+
+        def refuse(operation: str, path: str) -> None:
+            if (operation, path) == ("list", sparse.root):
+                raise StorageError("could not list it: 403")
+
+        given = [(watched(sparse, refuse)[0], None), (streams / "orders", None)]
+        found = {each.place.name: each for each in discovered(Discovery(()), given).found}
+        assert (found["sparse"].state, found["sparse"].message) == (State.UNREADABLE, "could not list it: 403")
+        assert found["orders"].state is State.WHOLE
+
     def test_besides_what_was_found(self, streams: Location, place: Location) -> None:
         plant(place / "more/invoices", stream(2))
         found = discovered(discover([streams]), [(place / "more/invoices", None), (streams / "orders", "sales")])
@@ -507,6 +538,17 @@ class TestShown:
         assert (orders["stream"], orders["latest_committed"], orders["size"]) == ("orders", "4", str(size))
         assert (orders["time_to_loss_known"], orders["time_to_loss_seconds"]) == ("false", "")
         assert rows[(streams / "payments").uri]["problems"].startswith("no backup; time to loss UNKNOWN")
+
+    @pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r", "\n", "\uff1d"])
+    def test_no_cell_of_csv_is_a_formula(self, begin: str, fleet: Fleet) -> None:
+        said = f"{begin}cmd|'/c calc'!A1\r=1+1"
+        of = row(fleet)
+        found = replace(of.found, name=said, progress=replace(of.found.progress, query_id=said))
+        text = to_csv(replace(fleet, streams=(replace(of, found=found, backup=None, unknown={said: ""}),)))
+        (cells,) = csv.DictReader(io.StringIO(text, newline=""))
+        shown = "'" + said.replace("\r", "\n")
+        assert (cells["stream"], cells["query_id"], cells["problems"][:2]) == (shown, shown, shown[:2])
+        assert (cells["latest_committed"], cells["state"]) == ("4", "whole")
 
     def test_markdown_has_a_cell_for_each_column(self, fleet: Fleet) -> None:
         rows = [line for line in to_markdown(fleet).splitlines() if line.startswith("|")]

@@ -131,7 +131,7 @@ def test_the_page_says_what_the_report_and_the_metrics_say(
 ) -> None:
     fleet = report(place, repository, **drilled)
     keep_report(repository, fleet, writer="test")
-    for row in rows_of(read_reports(repository)):
+    for row in rows_of(read_reports(repository).found):
         page = StreamRow.of(row, fleet.looked_at, DECLARED)
         said = {name: each["met"] for name, each in row["objectives"].items()}
         assert {"rpo": page.rpo, "rto": page.rto} == said

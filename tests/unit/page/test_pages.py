@@ -6,7 +6,9 @@ import json
 import re
 import shlex
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,16 +17,19 @@ import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.names import LONGEST_NAME
 from airflow_ckpt_provider.backup.notes import hold, record_verification
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli.program import build_parser
+from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.fleet.discovery import discover
 from airflow_ckpt_provider.fleet.fleet import Fleet, inspect_fleet
 from airflow_ckpt_provider.fleet.report import keep_report, read_reports, rows_of
-from airflow_ckpt_provider.page.forms import Form
-from airflow_ckpt_provider.page.html import Head, streams_page
+from airflow_ckpt_provider.page.change_record import ChangeRecord
+from airflow_ckpt_provider.page.forms import Form, Places, restore_form
+from airflow_ckpt_provider.page.html import Head, change_page, streams_page
 from airflow_ckpt_provider.page.pages import NotThereError, Pages
 from airflow_ckpt_provider.page.site import FileLinks, write_site
 from airflow_ckpt_provider.page.stream_row import Met, StreamRow
@@ -55,7 +60,7 @@ class Read(HTMLParser):
 
     @property
     def links(self) -> list[str]:
-        return [attrs["href"] or "" for tag, attrs in self.elements if tag == "a"]
+        return [attrs["href"] or "" for tag, attrs in self.elements if tag == "a" and "href" in attrs]
 
 
 def row(**values: Any) -> dict[str, Any]:
@@ -214,17 +219,19 @@ def test_a_name_that_is_no_streams(name: str, repository: Repository, fleet: Fle
 def test_the_newest_report_of_a_checkpoint_counts(repository: Repository, fleet: Fleet) -> None:
     keep_report(repository, fleet, writer="other.task")
     keep_report(repository, fleet, writer="fleet.report")  # replaces its own
-    assert len(read_reports(repository)) == 2
-    (repository_row,) = rows_of(read_reports(repository))
+    assert len(read_reports(repository).found) == 2
+    (repository_row,) = rows_of(read_reports(repository).found)
     assert repository_row["oldest"] == {"batch_id": 0, "batch_time": "2026-11-21T11:13:05.461000+00:00"}
     repository.location.replace("reports/broken.json", b"{")
     repository.location.replace("reports/other.json", b'{"looked_at":"yesterday","writer":"x"}')
-    assert len(read_reports(repository)) == 2
+    assert len(read_reports(repository).found) == 2
     keep(repository, [row()])
     whole = repository.location.read("reports/w.json")
-    assert len(read_reports(repository)) == 1
+    assert len(read_reports(repository).found) == 1
     repository.location.replace("reports/w.json", whole + b" " * SMALL)
-    assert read_reports(repository) == []
+    found = read_reports(repository)
+    assert (len(found.found), len(found.unread)) == (0, 1)
+    assert found.unread[0].startswith("report reports/w.json cannot be used: ValueError: it has 16.0 MiB")
 
 
 def test_a_batch_that_was_purged_while_the_report_was_made_is_not_the_oldest(
@@ -234,9 +241,220 @@ def test_a_batch_that_was_purged_while_the_report_was_made_is_not_the_oldest(
     for directory in ("offsets", "commits"):
         (tmp_path / "checkpoints" / "orders" / directory / "0").unlink()
     keep_report(repository, fleet, writer="fleet.report")
-    (found,) = rows_of(read_reports(repository))
+    (found,) = rows_of(read_reports(repository).found)
     assert found["oldest"]["batch_id"] == 1
     assert found["oldest"]["batch_time"]
+
+
+def changed(repository: Repository, checkpoint: str, plan_id: str = "1234abcd", **more: Any) -> None:
+    """Keep a plan, and the record that it was carried out."""
+    repository.keep_plan(plan_id, {"kind": "rewind", "checkpoint": checkpoint, "steps": [], **more})
+    repository.record(plan_id, {"kind": "rewind", "checkpoint": checkpoint})
+
+
+def test_changes_that_cannot_be_read_are_not_known(repository: Repository, fleet: Fleet) -> None:
+    changed(repository, repository.backups("orders")[0].checkpoint)
+    pages = Pages(repository, FileLinks())
+    shown = harmless(pages.stream("orders"))
+    assert ("rewind 1234abcd" in shown.text, "change-1234abcd.html" in shown.links) == (True, True)
+    (record,) = repository.location.list("audit").files
+    repository.location.replace(record.path, b"{")
+    shown = harmless(pages.stream("orders"))
+    assert f"UNKNOWN: {repository.location}/{record.path} cannot be read" in shown.text
+    assert len(re.findall(r"Changes\s*UNKNOWN", shown.text)) == 2, "nor does the timeline show that there are none"
+
+
+def test_the_changes_of_a_stream_that_no_report_names(repository: Repository) -> None:
+    changed(repository, repository.backups("orders")[0].checkpoint)
+    assert "rewind 1234abcd" in harmless(Pages(repository, FileLinks()).stream("orders")).text
+    keep(repository, [row(name="clicks", checkpoint="")])
+    page = harmless(Pages(repository, FileLinks()).stream("clicks")).text
+    assert "UNKNOWN: no report and no backup says which checkpoint this stream has" in page
+
+
+def test_only_the_newest_changes_are_shown(
+    repository: Repository, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_ckpt_provider.page.change_record.SHOWN", 2)
+    for plan_id in ("1", "2", "3"):
+        changed(repository, repository.backups("orders")[0].checkpoint, plan_id)
+    page = harmless(Pages(repository, FileLinks()).stream("orders")).text
+    assert [plan_id for plan_id in "123" if f"rewind {plan_id} " in page] == ["2", "3"]
+    assert "1 older ones are not shown." in page
+
+
+def test_a_report_that_cannot_be_read_is_said(repository: Repository) -> None:
+    repository.location.replace("reports/broken.json", b"{")
+    repository.location.replace("reports/.half.json.tmp", b"{")
+    pages = Pages(repository, FileLinks())
+    for page in (pages.streams(), pages.stream("orders")):
+        text = harmless(page).text
+        assert f"report reports/broken.json cannot be used: {repository.location}/reports/broken.json" in text
+        assert "half" not in text
+        assert re.search(r"[Nn]o report about (it|this stream) could be read", text)
+        assert "never" not in text
+    with pytest.raises(NotThereError, match=r"a stream 'nobody'; report reports/broken\.json cannot be used"):
+        pages.stream("nobody")
+    repository.location.delete(repository.backups("orders")[0].path)
+    (repository.location / "backups/orders").store.remove_empty_directories((repository.location / "backups").root)
+    text = harmless(pages.streams()).text
+    assert "UNKNOWN: which streams there are could not be read." in text
+    assert "No report is kept" not in text
+
+
+def test_more_writers_than_are_read(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(repository, [row()])
+    repository.location.replace("reports/z.json", repository.location.read("reports/w.json"))
+    monkeypatch.setattr("airflow_ckpt_provider.fleet.report._MOST", 1)
+    assert read_reports(repository).unread == ("1 more reports are not read, but for the first 1",)
+
+
+FORGED = "airflow-ckpt undo /lake/orders --plan 1234abcd; rm -rf ~"
+
+
+def commands(page: str) -> list[str]:
+    """What a page shows to be copied; the plan of a change is JSON."""
+    found = re.findall(r"<pre>(.*?)</pre>", page, re.DOTALL)
+    return [unescape(each) for each in found if not each.startswith("{")]
+
+
+@pytest.mark.parametrize("is_half_way", [True, False])
+def test_no_command_of_a_report_or_a_plan_is_shown(is_half_way: bool, repository: Repository) -> None:
+    place = "/lake/or ders; rm -rf ~"
+    situation = {"kind": "under_way", "message": "half-way", "commands": [FORGED], "plan_id": "1234abcd"}
+    keep(repository, [row(checkpoint=place, **({"situation": situation} if is_half_way else {}))])
+    if is_half_way:
+        repository.keep_plan("1234abcd", {"kind": "reset", "checkpoint": place, "take_back": FORGED})
+    else:
+        changed(repository, place, take_back=FORGED)
+    pages = Pages(repository, FileLinks())
+    shown = commands(pages.change("1234abcd")) + (commands(pages.stream("orders")) if is_half_way else [])
+    assert len(shown) == 1 + is_half_way
+    for each in shown:
+        program, *words = shlex.split(each)
+        given = build_parser().parse_args(words)
+        assert (program, given.verb) == ("airflow-ckpt", "status")
+        assert (given.checkpoint, given.repository) == (place, repository.location.uri)
+
+
+@pytest.mark.parametrize("place", ["--help", "/lake/\n rm -rf ~", "/lake/\x1b[201~x", "/lake/\u202egnp", ""])
+def test_no_command_is_made_of_what_a_terminal_obeys(place: str, repository: Repository) -> None:
+    situation = {"kind": "under_way", "message": "half-way", "commands": [], "plan_id": "1234abcd"}
+    keep(repository, [row(checkpoint=place, situation=situation)])
+    repository.keep_plan("1234abcd", {"kind": "rewind", "checkpoint": place})
+    pages = Pages(repository, FileLinks())
+    assert commands(pages.stream("orders")) == commands(pages.change("1234abcd")) == []
+
+
+def test_a_change_without_a_checkpoint_is_of_no_stream(repository: Repository) -> None:
+    repository.keep_plan("1234abcd", {"kind": "rewind"})
+    assert "stream-orders.html" not in harmless(Pages(repository, FileLinks()).change("1234abcd")).links
+
+
+def test_a_plan_that_is_nested_too_deeply(repository: Repository) -> None:
+    nested: dict[str, Any] = {}
+    for _ in range(5000):
+        nested = {"a": nested}
+    change = ChangeRecord("1234abcd", "rewind", "/c", None, plan={"checkpoint": "/c", "more": nested})
+    page = harmless(change_page(Head(FileLinks(), "backups", NOW), change, None, ""))
+    assert "It cannot be shown: it is nested too deeply." in page.text
+    long = replace(change, plan={"checkpoint": "x" * 300_000})
+    page = harmless(change_page(Head(FileLinks(), "backups", NOW), long, None, ""))
+    assert re.search(r"x\n… 1000\d\d more characters", page.text)
+
+
+def test_one_page_that_cannot_be_made_takes_no_other_away(
+    checkpoint: Checkpoint, repository: Repository, tmp_path: Path
+) -> None:
+    create_backup(checkpoint, repository, name="other")
+    changed(repository, "/c")
+    repository.location.replace("plans/damaged.json", b"{")
+    repository.location.replace("damaged/other/000001.json", b"{")
+    keep(repository, [row(name="orders"), row(name="x" * 300, checkpoint="/long")])
+    files = {file.name: file for file in write_site(repository, tmp_path / "site")}
+    for name, why in {
+        "stream-other.html": "damaged/other/000001.json cannot be read",
+        "change-damaged.html": "plans/damaged.json cannot be read",
+    }.items():
+        text = harmless(files[name].read_text()).text
+        assert "The page cannot be made" in text
+        assert why in text
+    assert "rewind 1234abcd" in files["change-1234abcd.html"].read_text()
+    assert "orders" in files["index.html"].read_text()
+
+
+def test_names_of_files_fit_on_disks(checkpoint: Checkpoint, repository: Repository, tmp_path: Path) -> None:
+    names = ["n" * LONGEST_NAME, f"{'n' * (LONGEST_NAME - 1)}m"]
+    made = {name: create_backup(checkpoint, repository, name=name).backup_id for name in names}
+    files = {file.name for file in write_site(repository, tmp_path / "site")}
+    links = FileLinks()
+    of_backups = {links.backup(name, backup_id) for name, backup_id in made.items()}
+    assert {links.stream(name) for name in names} | of_backups <= files
+    assert len(of_backups) == 2
+    assert all(len(name) <= 255 for name in files)
+
+
+def test_no_link_leads_to_a_page_that_is_not_made(
+    checkpoint: Checkpoint, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_backup(checkpoint, repository, name="orders")
+    monkeypatch.setattr("airflow_ckpt_provider.page.site._BACKUPS", 1)
+    sealed = {"kind": "under_way", "message": "half-way", "commands": [], "plan_id": "kept-elsewhere"}
+    keep(repository, [row(situation=sealed, checkpoint=repository.backups("orders")[0].checkpoint)])
+    files = write_site(repository, tmp_path / "site")
+    ids = repository.backup_ids("orders")
+    pages = {file.name: harmless(file.read_text()) for file in files if file.suffix == ".html"}
+    assert {link for page in pages.values() for link in page.links} <= set(pages)
+    assert f"backup-orders-{ids[1]}.html" in pages["stream-orders.html"].links
+    assert all(word in pages["stream-orders.html"].text for word in (*ids, "Change kept-elsewhere"))
+
+
+def test_a_backup_that_the_store_does_not_give_out_is_not_known(repository: Repository, fleet: Fleet) -> None:
+    (backup,) = repository.backups("orders")
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "read" and path.endswith(backup.path):
+            raise StorageError("could not read it: 403", hint="x")
+
+    place, _ = watched(repository.location, refuse)
+    pages = Pages(Repository.open(place), FileLinks(), live=True)
+    of_backup, of_stream = pages.backup("orders", backup.backup_id), pages.stream("orders")
+    unknown = r'<span class="badge unknown">UNKNOWN</span>'
+    assert re.search(rf"<p>{unknown}", of_backup)
+    assert re.search(rf"cannot be read</td>\s*<td>{unknown}", of_stream)
+    assert "could not read it: 403" in harmless(of_backup).text
+    with pytest.raises(RefusedError, match="cannot be restored: could not read it: 403"):
+        pages.stream("orders", restore=(backup.backup_id, lambda row, manifest: Form("x", "x", ())))
+
+
+def test_no_form_for_a_backup_that_is_damaged(repository: Repository, fleet: Fleet) -> None:
+    (backup,) = repository.backups("orders")
+    entry = next(each for each in backup.files if each.size > 40)
+    repository.location.replace(entry.object, b"x" * entry.size)
+    record_verification(repository, verify_backup(repository, backup, read_data=ReadData()))
+    made = Form("restore_checkpoint", "Restore", ())
+    page = Pages(repository, FileLinks(), live=True).stream("orders", restore=(backup.backup_id, lambda *_: made))
+    assert "The backup is damaged: " in harmless(page).text
+    assert "<form" not in page
+
+
+def test_the_form_says_that_the_report_has_another_checkpoint_than_the_backup(repository: Repository) -> None:
+    (backup,) = repository.backups("orders")
+
+    def hint(checkpoint: str) -> str:
+        form = restore_form("restore_checkpoint", StreamRow.of(row(checkpoint=checkpoint), NOW), backup, Places("/b"))
+        return next(each.hint for each in form.fields if each.name == "target")
+
+    assert hint(backup.checkpoint) == ""
+    assert hint("s3://forged") == f"as the report has it; the backup was taken of {backup.checkpoint}"
+
+
+@pytest.mark.parametrize("wrong", [{"name": "a/b"}, {"backup": {"backup_id": "../x", "created": NOW.isoformat()}}])
+def test_a_backup_that_no_repository_can_have_is_none(wrong: dict[str, Any], repository: Repository) -> None:
+    keep(repository, [row(**wrong)])
+    (found,) = (each for each in Pages(repository, FileLinks()).reported().rows if each.looked_at)
+    assert (found.backup_id, found.standing) == ("", "problem")
+    assert found.problems[-1].endswith("cannot be one: no backup has this id, or no stream this name")
 
 
 def test_no_form_is_about_one_of_two_checkpoints_of_one_name(repository: Repository, fleet: Fleet) -> None:
@@ -258,7 +476,7 @@ def test_no_form_is_about_one_of_two_checkpoints_of_one_name(repository: Reposit
 
 
 def test_a_stream_without_a_report_is_shown_and_not_known(repository: Repository) -> None:
-    (only,) = Pages(repository, FileLinks()).rows()
+    (only,) = Pages(repository, FileLinks()).reported().rows
     assert (only.name, only.standing, only.backup_id) == ("orders", "unknown", "")
     (backup,) = repository.backups("orders")
     page = harmless(Pages(repository, FileLinks()).stream("orders")).text
@@ -276,12 +494,12 @@ def test_a_backup_that_was_found_damaged_since_the_report_is_none(repository: Re
         FileLinks(),
         declared={"orders": Stream("orders", checkpoint="/orders", objectives=Objectives(rpo=timedelta(days=9999)))},
     )
-    (before,) = pages.rows()
+    (before,) = pages.reported().rows
     assert (before.backup_id, before.rpo) == (backup.backup_id, Met.YES)
     entry = next(each for each in backup.files if each.size > 40)
     repository.location.replace(entry.object, b"x" * entry.size)
     record_verification(repository, verify_backup(repository, backup, read_data=ReadData()))
-    (after,) = pages.rows()
+    (after,) = pages.reported().rows
     assert (after.backup_id, after.standing, after.rpo) == ("", "problem", Met.UNKNOWN)
     for page in (pages.streams(), pages.stream("orders")):
         assert (
@@ -316,7 +534,7 @@ def test_a_declared_stream_that_was_never_backed_up_is_shown_and_not_known(repos
     declared = {
         "clicks": Stream("clicks", checkpoint="/clicks", repository="/r", objectives=Objectives(rpo=timedelta(1)))
     }
-    rows = {row.name: row for row in Pages(repository, FileLinks(), declared=declared).rows()}
+    rows = {row.name: row for row in Pages(repository, FileLinks(), declared=declared).reported().rows}
     assert set(rows) == {"orders", "clicks"}
     assert (rows["clicks"].checkpoint, rows["clicks"].standing, rows["clicks"].rpo) == (
         "/clicks",
@@ -404,6 +622,7 @@ class TestStanding:
             # Nothing was committed since, as far as numbers tell.
             ({"batches_behind": 0}, 60.0, Met.UNKNOWN),
             ({"backup": None}, 7200.0, Met.NO),
+            ({"backup": {"created": NOW.isoformat()}}, 7200.0, Met.NO),
             ({"backup": None, "unknown": {"backup": "no rights"}}, 7200.0, Met.UNKNOWN),
             # The report says it: an hour after the backup nothing was to be lost.
             ({"batches_behind": 0, "nothing_to_lose": True}, 60.0, Met.YES),

@@ -9,7 +9,9 @@ import json
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, wait
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,9 @@ from airflow_ckpt_provider.fleet.discovery import discover
 from airflow_ckpt_provider.fleet.fleet import inspect_fleet
 from airflow_ckpt_provider.fleet.report import keep_report
 from airflow_ckpt_provider.links.page import page_of
+from airflow_ckpt_provider.page import bounded
+from airflow_ckpt_provider.page.bounded import BoundedReads
+from airflow_ckpt_provider.plugins import page_app
 from airflow_ckpt_provider.plugins.page import CheckpointPagePlugin, page_address
 from airflow_ckpt_provider.plugins.page_app import make_app
 from airflow_ckpt_provider.storage.opening import open_location
@@ -196,6 +201,29 @@ def test_a_form_is_filled_in_for_whoever_may_start_the_dag(client: TestClient, s
     assert client.get("/ckpt/stream?name=orders&restore=none", headers=as_user("user")).status_code == 404
 
 
+def test_a_time_without_a_zone_is_refused(client: TestClient) -> None:
+    for said in ("2026-11-21T11:13:07", "2026-11-21"):
+        assert client.get(f"/ckpt/stream?name=orders&rewind={said}", headers=as_user("user")).status_code == 422
+
+
+def test_the_dags_of_a_team_are_for_this_team(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Airflow's own API has it."""
+    from airflow.models.dag import DagModel
+
+    teams: dict[str, str] = {"rewind_replay": "payments"}
+    monkeypatch.setattr(DagModel, "get_team_name", staticmethod(teams.get))
+
+    def get(*own: str) -> Any:
+        token = SimpleAuthManager().generate_jwt(SimpleAuthManagerUser(username="u", role="user", teams=list(own)))
+        address = "/ckpt/stream?name=orders&rewind=2026-11-21T11:13:07%2B00:00"
+        return client.get(address, headers={"Authorization": f"Bearer {token}"})
+
+    assert "You may not start rewind_replay." in get("shop").text
+    assert "<form" in get("payments").text
+    teams["fleet"] = "payments"
+    assert (get("shop").status_code, get().status_code, get("payments").status_code) == (403, 403, 200)
+
+
 @pytest.fixture
 def declare(stream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Write the `streams.yaml` that the web server has."""
@@ -298,11 +326,13 @@ def test_all_repositories_that_are_declared_are_shown(
         return client.get(f"/ckpt/{address}", headers=as_user("user"))
 
     page = get("").text
-    assert page.count('<th scope="row">') == 3  # two of this repository, and one of that: each once
+    # Two of this repository and one of that, each once; and what is declared of those that cannot be read.
+    assert page.count('<th scope="row">') == 5
     assert f"{tmp_path}/third cannot be read: " in page
     assert "s3://fourth cannot be read: s3://fourth cannot be opened: TypeError: " in page
     links = dict(re.findall(r'<a href="(stream[^"]+)">(\w+)</a>', page))
-    assert sorted(links.values()) == ["clicks", "orders", "orders"]
+    assert sorted(links.values()) == ["clicks", "lost", "orders", "orders", "wrong"]
+    links = {link: name for link, name in links.items() if name not in ("lost", "wrong")}
     for link, name in links.items():
         assert get(html.unescape(link)).status_code == 200, name
     # By its name alone where only one has it; with the key else.
@@ -313,7 +343,7 @@ def test_all_repositories_that_are_declared_are_shown(
     assert get(f"backup?name=orders&id={made.manifest.backup_id}").status_code == 200
     # Without the setting they are shown as well.
     monkeypatch.setenv("AIRFLOW__CKPT__REPOSITORY", "")
-    assert get("").text.count('<th scope="row">') == 3
+    assert get("").text.count('<th scope="row">') == 5
 
 
 def test_a_link_of_a_task_names_the_repository_where_there_are_several(
@@ -327,6 +357,81 @@ def test_a_link_of_a_task_names_the_repository_where_there_are_several(
     address = page_of(place.uri, "backup", name="orders", id=backup.backup_id).partition("/plugin/checkpoints")[2]
     assert "&at=" in address
     assert client.get(address, headers=as_user("viewer")).status_code == 200
+
+
+def test_one_repository_that_cannot_be_read_may_have_it_too(
+    client: TestClient, stream: Path, declare: Callable[[str], None], tmp_path: Path
+) -> None:
+    declare(f"{DECLARED[:-1]}, other: {{checkpoint: /other, repository: {tmp_path}/other}}}}")
+    answer = client.get("/ckpt/stream?name=orders", headers=as_user("viewer"))
+    assert answer.status_code == 200
+    assert f"{tmp_path}/other cannot be read: {tmp_path}/other is not a repository" in answer.text
+    assert "Whether it has this too is UNKNOWN." in answer.text
+    at = dict(
+        re.findall(r'<a href="stream\?name=(\w+)&amp;at=(\w+)"', client.get("/ckpt/", headers=as_user("viewer")).text)
+    )
+    assert set(at) == {"orders", "other"}, "what is declared of a repository that cannot be read is listed"
+    assert (
+        "cannot be read"
+        not in client.get(f"/ckpt/stream?name=orders&at={at['orders']}", headers=as_user("viewer")).text
+    )
+    assert client.get("/ckpt/stream?name=none", headers=as_user("viewer")).status_code == 503
+
+
+def test_a_repository_whose_store_does_not_answer(
+    client: TestClient,
+    stream: Path,
+    declare: Callable[[str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    declare(f"{DECLARED[:-1]}, other: {{checkpoint: /other, repository: {tmp_path}/other}}}}")
+    Repository.open_or_create(open_location(str(tmp_path / "other")))
+    answers, opened = threading.Event(), []
+    really_open = page_app._open
+
+    def slowly(shown: Any, **more: Any) -> Any:
+        opened.append(shown.places.repository)
+        if shown.places.repository.endswith("/other"):
+            answers.wait()
+        return really_open(shown, **more)
+
+    def get(address: str) -> str:
+        return client.get(f"/ckpt/{address}", headers=as_user("viewer")).text
+
+    reads: BoundedReads[Any] = BoundedReads(30.0)
+    monkeypatch.setattr(page_app, "_READS", reads)
+    monkeypatch.setattr(page_app, "_open", slowly)
+    # As if the time were over as soon as one has answered.
+    monkeypatch.setattr(bounded, "wait", lambda begun, timeout: wait(begun, return_when=FIRST_COMPLETED))
+    try:
+        page = get("")
+        assert f"{tmp_path}/other cannot be read: its store gave no answer within 30 s." in page
+        assert "The status of its streams is UNKNOWN." in page
+        at = dict(re.findall(r'<a href="stream\?name=(\w+)&amp;at=(\w+)"', page))
+        assert set(at) == {"orders", "other"}
+        assert "an earlier read of it has not ended yet" in get("")
+        assert f"{tmp_path}/other: an earlier read of it has not ended yet" in get(
+            f"stream?name=other&at={at['other']}"
+        )
+        assert "<h2>Backups</h2>" in get(f"stream?name=orders&at={at['orders']}")
+        assert opened.count(f"{tmp_path}/other") == 1, "a store that does not answer is not asked again and again"
+        monkeypatch.setattr(bounded, "_AGAIN", 0.0)
+        assert "its store gave no answer" in get("")
+        assert opened.count(f"{tmp_path}/other") == 2, "nor is it given up"
+    finally:
+        answers.set()
+    monkeypatch.setattr(bounded, "wait", wait)
+    assert "cannot be read" not in get("")
+
+
+def test_a_declaration_that_cannot_be_read_is_said(client: TestClient, declare: Callable[[str], None]) -> None:
+    declare("streams: {orders: {checkpont: /c}}")
+    for address in ("", "stream?name=orders"):
+        assert (
+            "What is declared of the streams is UNKNOWN: "
+            in client.get(f"/ckpt/{address}", headers=as_user("viewer")).text
+        )
 
 
 def test_a_repository_that_cannot_be_read_is_said(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
