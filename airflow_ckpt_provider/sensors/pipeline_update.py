@@ -64,7 +64,7 @@ class PipelineUpdateSensor(TextOperator, BaseSensorOperator):
 
     :param pipeline_id: the pipeline; or ``pipeline_name``. (templated)
     :param pipeline_name: its name, which only one may have. (templated)
-    :param update_id: the update; ``None``: the newest when the task begins. (templated)
+    :param update_id: the update; ``None``: the newest when the task begins, also for its retries from Airflow 3.3 on. (templated)
     :param wait_for: ``"COMPLETED"``, or ``"RUNNING"`` for continuous pipelines, which never complete. (templated)
     :param databricks_conn_id: Airflow connection of type ``databricks``. (templated)
     :param poll_interval: seconds between two polls; ``poke_interval`` means the same.
@@ -100,6 +100,7 @@ class PipelineUpdateSensor(TextOperator, BaseSensorOperator):
         self.deferrable = deferrable
         self._seen = Memory()
         self._found: tuple[str, str] | None = None
+        self._noted = False
         self._said = "no look was finished"
 
     def execute(self, context: Context) -> Any:
@@ -188,7 +189,7 @@ class PipelineUpdateSensor(TextOperator, BaseSensorOperator):
 
     def _recall(self, context: Context) -> None:
         """Continue where the poll before this one has stopped: each is another process while the task is rescheduled."""
-        kept = self._kept(context)
+        kept, self._noted = self._kept(context), False
         self._seen = Memory.from_json(kept.data["states"]) if "states" in kept.data else Memory()
         found = kept.data.get("found")
         self._found = (found[0], found[1]) if found else None
@@ -200,10 +201,14 @@ class PipelineUpdateSensor(TextOperator, BaseSensorOperator):
                 )
 
     def _keep(self, context: Context) -> None:
-        if not self.deferrable and self.reschedule:
-            kept = self._kept(context)
-            kept.data.update(found=list(self._update()), states=self._seen.to_json())
-            kept.keep()
+        """Note which update it is, for the next attempt; of a task that is rescheduled also what was seen of it."""
+        again = not self.deferrable and self.reschedule
+        if self._noted and not again:
+            return
+        kept = self._kept(context)
+        kept.data.update(found=list(self._update()), **({"states": self._seen.to_json()} if again else {}))
+        kept.keep()
+        self._noted = True
 
     def _kept(self, context: Context) -> TaskMemory:
         return TaskMemory(context, _KEY, retries=int(self.retries or 0))

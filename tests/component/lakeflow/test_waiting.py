@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 
+from airflow_ckpt_provider.errors import WorkspaceError
 from airflow_ckpt_provider.lakeflow.following import Wait
 from airflow_ckpt_provider.links.pipeline_update import PipelineUpdateLink
 from airflow_ckpt_provider.operators.pipeline_stop import PipelineStopOperator
@@ -85,6 +86,20 @@ def test_it_stays_with_the_update_that_was_the_newest(
 
     result = Task(make).attempt()
     assert (result["update_id"], result["state"]) == (first.update_id, "COMPLETED")
+
+
+@every_way
+def test_a_retry_stays_with_it_too(workspace: FakeWorkspace, pipeline: Pipeline, how: dict[str, Any]) -> None:
+    pipeline.pace = Pace.by_hand()
+    first = pipeline.start({})
+    task = Task(lambda: sensor(pipeline, **how))
+    workspace.fault("GET", rf"/updates/{first.update_id}", nth=2, status=403)
+    with pytest.raises(WorkspaceError, match="403"):
+        task.attempt()
+    pipeline.pace = Pace.by_look()
+    pipeline.advance()
+    pipeline.start({})
+    assert task.attempt()["update_id"] == first.update_id
 
 
 def test_an_airflow_that_keeps_nothing_cannot_look_again(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
