@@ -162,13 +162,14 @@ def _of_checkpoint(
             partition, if_gone if loud else Verdict.WILL_LOSE, "topic recreated", offset, ends, lost
         )
     # Spark logs what it plans before it sees that data is gone, and replays that whatever the topic has by then.
+    stops = if_gone is Verdict.WILL_FAIL
     if plan is not None and partition not in plan:
-        verdict: Verdict = if_gone if if_gone is Verdict.WILL_FAIL else Verdict.WILL_DUPLICATE
-        return PartitionVerdict(partition, verdict, "not planned", offset, ends)
+        again = Verdict.WILL_FAIL if stops else Verdict.WILL_DUPLICATE
+        return PartitionVerdict(partition, again, "not planned", offset, ends)
     planned = plan[partition] if plan else None
     if planned is not None and planned < offset:
-        verdict = if_gone if if_gone is Verdict.WILL_FAIL else Verdict.UNKNOWN
-        return PartitionVerdict(partition, verdict, "planned backwards", offset, ends)
+        then = Verdict.WILL_FAIL if stops else Verdict.UNKNOWN
+        return PartitionVerdict(partition, then, "planned backwards", offset, ends)
     if offset > ends.latest:
         return PartitionVerdict(partition, if_gone, "ahead of the log", offset, ends, None)
     if offset < ends.earliest:
@@ -176,8 +177,8 @@ def _of_checkpoint(
     if planned is not None and planned > ends.latest:
         return PartitionVerdict(partition, if_gone, "plan ahead of the log", offset, ends, None)
     if max(offset, planned or 0) > ends.stable:
-        verdict = Verdict.WILL_FAIL if offset > ends.stable and if_gone is Verdict.WILL_FAIL else Verdict.UNKNOWN
-        return PartitionVerdict(partition, verdict, "ahead of a transaction", offset, ends)
+        then = Verdict.WILL_FAIL if stops and offset > ends.stable else Verdict.UNKNOWN
+        return PartitionVerdict(partition, then, "ahead of a transaction", offset, ends)
     return PartitionVerdict(partition, Verdict.SAFE, "fine", offset, ends)
 
 
