@@ -275,9 +275,23 @@ def chain_command(action: str, of: Mapping[str, str]) -> str:
     :param of: what a part keeps of it: ``plan_id``, ``arguments``, which name its streams in a command, and ``again``, the whole
         command that resumes it. Plans of older versions lack that.
     """
+    arguments = _quoted(of["arguments"])
     if action == "undo":
-        return f"airflow-ckpt chain undo {of['arguments']} --plan {of['plan_id']}"
-    return of.get("again") or f"airflow-ckpt chain {action} {of['arguments']} … --apply"
+        return f"airflow-ckpt chain undo {arguments} --plan {shlex.quote(str(of['plan_id']))}"
+    again = _quoted(of.get("again") or "")
+    return (
+        again
+        if again.startswith(f"airflow-ckpt chain {action} ")
+        else f"airflow-ckpt chain {action} {arguments} … --apply"
+    )
+
+
+def _quoted(words: str) -> str:
+    """Words of a command that a document has, quoted again: whoever wrote it, a shell runs one command."""
+    try:
+        return shlex.join(shlex.split(words))
+    except ValueError:
+        return shlex.quote(words)
 
 
 def undone_by(plan_id: str) -> str:

@@ -145,7 +145,8 @@ class BackupsOfFleet:
             if self._by_checkpoint is None:
                 found = in_parallel(self._readable, self.others, workers=16)
                 self._unread = tuple(each for each in found if isinstance(each, str))
-                self._by_checkpoint = {each.checkpoint: each for each in found if isinstance(each, LastBackup)}
+                there = sorted((e for e in found if isinstance(e, LastBackup)), key=lambda each: each.created)
+                self._by_checkpoint = {each.checkpoint: each for each in there}  # of several names the newest
             return self._by_checkpoint
 
     def _readable(self, name: str) -> LastBackup | str | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import posixpath
+import shlex
 from typing import Any
 
 import pytest
 
+from airflow_ckpt_provider.change.plan import chain_command
 from airflow_ckpt_provider.change.sealing import put_seal, remove_seal
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.change.undo import plan_to_undo
@@ -291,3 +293,14 @@ class TestARepairOfVersion010:
         with pytest.raises(RefusedError, match="written to since"):
             verb.take_back(here)
         assert verb.changed(here) == now
+
+
+@pytest.mark.parametrize(
+    "forged", ["rm -rf ~", "airflow-ckpt chain rewind --apply; rm -rf ~", "airflow-ckpt 'chain", ""]
+)
+def test_no_forged_command_of_a_chain_runs_another_program(forged: str) -> None:
+    of = {"plan_id": "1; rm -rf ~", "arguments": "--stream a=/b; rm -rf ~", "again": forged}
+    for action in ("undo", "rewind"):
+        words = list(shlex.shlex(chain_command(action, of), posix=True, punctuation_chars=True))
+        assert words[0] == "airflow-ckpt"
+        assert ";" not in words

@@ -206,6 +206,13 @@ class TestBackups:
         assert row(fleet, "payments").backup is None
         assert "prod.orders" not in fleet.others
 
+    def test_under_two_other_names(self, streams: Location, repository: Repository) -> None:
+        back_up(repository, streams / "orders", name="z.orders")
+        newer = back_up(repository, streams / "orders", name="a.orders")
+        found = row(look(streams, repository)).backup
+        assert found is not None
+        assert (found.name, found.backup_id) == ("a.orders", newer.backup_id)
+
     def test_under_another_name_that_cannot_be_read(self, streams: Location, repository: Repository) -> None:
         back_up(repository, streams / "orders", name="prod.orders")
         repository.location.replace("damaged/prod.orders/000001.json", b"{")
