@@ -317,7 +317,8 @@ def _growth(timings: Sequence[Timings], counted: Counted | None) -> Lines:
         requests, bytes of bodies both ways, and the most memory are those of a run in a process of its own. The
         checkpoint has {HISTORY_FILES} state files where backups are added, of which 1 % are new in each, and
         {STREAM_FILES} where other streams are; {PARTITION_FILES:,} where the partitions are more. Measured
-        {dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"} on {document["setting"]["machine"]}."""
+        {dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"} on {document["setting"]["machine"]}.
+        {document.get("note", "")}"""
     )
     for grows, words in GROWS.items():
         mine = [curve for curve in found if curve.grows == grows]
