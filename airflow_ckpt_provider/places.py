@@ -58,10 +58,11 @@ def open_place(uri: str, conn_id: str | None = None) -> Location:
     :raises MissingExtraError: Airflow has no filesystem for the scheme; the message has the ``pip install`` line.
     """
     from airflow_ckpt_provider.storage.hdfs_store import HDFS_SCHEMES
-    from airflow_ckpt_provider.storage.opening import location_of, open_location, refuse_password
+    from airflow_ckpt_provider.storage.opening import location_of, open_location, refuse_no_bucket, refuse_password
 
     mask_credentials(uri)
     refuse_password(uri)
+    refuse_no_bucket(uri)
     connection = _connection(uri, conn_id) if conn_id else None
     if connection and connection.conn_type == REPOSITORY:
         reached_by = connection.extra_dejson.get("storage_conn_id")

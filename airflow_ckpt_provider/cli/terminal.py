@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from airflow_ckpt_provider.cli.calling import printable, unwritten, without_reader
 from airflow_ckpt_provider.cli.next_commands import PROGRAM
-from airflow_ckpt_provider.units import format_ago, format_size, format_time
+from airflow_ckpt_provider.units import format_ago, format_size, format_time, is_number
 from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ ago, moment, size = format_ago, format_time, format_size
 
 #: Columns where nobody looks through a window: in a file, a mail, a log.
 _WIDTH_OF_FILES = 120
+#: What the layout needs; a narrower window breaks the lines.
+_NARROWEST = 40
+#: Columns that a text needs which may be broken.
+_FOLDED = 8
 _VERDICT_STYLES = {Verdict.SAFE: "bold green", Verdict.UNKNOWN: "bold yellow"}
 
 
@@ -39,16 +44,32 @@ def screen(out: TextIO, commands: NextCommands) -> Console:
     :param out: the stream.
     :param commands: completes the commands in what is shown.
     """
-    to_a_file = not out.isatty() and "COLUMNS" not in os.environ
+    given = os.environ.get("COLUMNS", "")
+    to_a_file = not out.isatty() and not (is_number(given) and int(given))
+    # Of a terminal that says it has no columns, as some do in containers, rich would show nothing.
+    width = _WIDTH_OF_FILES if to_a_file else max(_NARROWEST, shutil.get_terminal_size().columns)
     # What people have named or written is shown as it is, whatever rich would make of [/x] and :100:.
-    width = _WIDTH_OF_FILES if to_a_file else None
     return _Screen(commands, file=out, highlight=False, markup=False, emoji=False, width=width)
+
+
+class _Table(Table):
+    """Is wider than a narrow screen rather than cut an id or a number, of which a part would be taken for the whole."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        free = options.update(max_width=sys.maxsize)
+        widths = ((each, self._measure_column(console, free, each).maximum) for each in self.columns)
+        needed = sum(width if column.no_wrap else min(width, _FOLDED) for column, width in widths) + self._extra_width
+        yield from super().__rich_console__(console, options.update(max_width=max(needed, options.max_width)))
 
 
 class _Screen(Console):
     def __init__(self, commands: NextCommands, **settings: Any) -> None:
         super().__init__(**settings)
         self._commands = commands
+
+    def print(self, *objects: Any, **settings: Any) -> None:
+        """Print; what is wider than the screen is not cut."""
+        super().print(*objects, **{"crop": False, **settings})
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render, with commands completed: here every text comes by, also one in a table or a plan."""
@@ -112,7 +133,7 @@ def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
 
 def table(*columns: str) -> Table:
     """Make a table with the given columns; a name that ends in ``>`` makes one of numbers, ``!`` one that never wraps."""
-    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="dim")
+    made = _Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="dim")
     for column in columns:
         made.add_column(
             column.rstrip(">!"),

@@ -15,8 +15,8 @@ def hidden_name(path: str) -> str:
     """
     directory, _, name = path.rpartition("/")
     end = f".{uuid.uuid4()}.tmp"
-    # A name that is cut off within a character loses that character.
-    start = name.encode()[: _LONGEST - 1 - len(end)].decode(errors="ignore")
+    # A name that is cut off within a character loses that character, and one that is no UTF-8 what is none.
+    start = name.encode(errors="surrogatepass")[: _LONGEST - 1 - len(end)].decode(errors="ignore")
     return f"{directory}/.{start}{end}"
 
 

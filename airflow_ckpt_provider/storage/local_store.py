@@ -130,6 +130,7 @@ class LocalStore(Store):
     def replace(self, path: str, data: bytes) -> None:
         """Write a file over whatever is there: whole, on the disk when this returns."""
         with _translated(f"write {path}"):
+            _refuse_device(path)
             temporary = self._write_temporary(path, data)
             try:
                 self.write_check()
@@ -348,6 +349,14 @@ def _opened(path: str) -> BinaryIO:
         return open(path, "wb")
 
 
+def _refuse_device(path: str) -> None:
+    """See that a path is no device or pipe: root would rename a file over ``/dev/null``, and break the machine for everybody."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        mode = os.lstat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
+            raise OSError(errno.EINVAL, "it is a device, a pipe or a socket")
+
+
 def _version(path: str) -> _Version:
     """What identifies a version of a file, or of a symbolic link."""
     status = os.lstat(path)
@@ -430,6 +439,7 @@ def _translated(action: str) -> Iterator[None]:
         errno.EPERM: permissions,
         errno.EROFS: "the file system is mounted read-only: choose another place",
         errno.ENOTDIR: "a part of this path is a file: correct the address",
+        errno.EINVAL: "give the name of a file",
         errno.ENAMETOOLONG: "the file system takes no name that long: choose a shorter one",
         errno.EISDIR: "this is a directory: correct the address",
     }
@@ -437,6 +447,8 @@ def _translated(action: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, FileExistsError):
         raise
+    except ValueError as e:  # a zero byte, half a character: what a forged document may name
+        raise StorageError(f"could not {action}: no file can have this name ({e})", hint="correct the address") from e
     except OSError as e:
         reason = e.strerror or str(e)
         raise StorageError(

@@ -54,14 +54,19 @@ def open_location(uri: str, *, storage_options: dict[str, Any] | None = None) ->
         )
     if scheme in ("", "file"):
         # Taken as it stands: in a Hadoop path neither "%" nor "#" nor "?" has a meaning of its own.
-        path = uri.removeprefix("file:") if scheme else uri
+        path = uri[len("file:") :] if scheme else uri
         path = path.removeprefix("//") if scheme else path
+        if not path:
+            raise RefusedError(
+                f"{uri!r} is no address: it names no directory", hint="name one; the current directory is ."
+            )
         root = os.path.abspath(os.path.expanduser(path))
         return Location(LocalStore(root), root)
     if scheme in HDFS_SCHEMES:
         return open_hdfs(uri, storage_options or {})
     protocol = _SCHEMES.get(scheme, scheme)
     refuse_password(uri)
+    refuse_no_bucket(uri)
     address = f"{protocol}{uri[len(scheme) :]}"
     options = storage_options or {}
     if protocol == "s3" and obstore_works_here() and (settings := settings_of_options(options, os.environ)):
@@ -85,6 +90,17 @@ def refuse_password(uri: str) -> None:
             f"{uri}: credentials do not belong in the address of a bucket",
             hint="give them by an Airflow connection, by --storage-option, or by the environment",
         )
+
+
+def refuse_no_bucket(uri: str) -> None:
+    """See that a URI names a bucket: in ``s3:///orders`` of a variable that is not set, the client takes ``orders`` for it.
+
+    :param uri: the URI of a place.
+    :raises RefusedError: it does not.
+    """
+    scheme, _, rest = uri.partition("://")
+    if _SCHEMES.get(scheme.lower(), scheme.lower()) in _OF_BUCKETS and rest[:1] in ("", "/"):
+        raise RefusedError(f"{uri} is no address: it names no bucket", hint=f"write {scheme}://BUCKET/PATH")
 
 
 def refuse_zero_byte(uri: str) -> None:

@@ -28,6 +28,7 @@ from airflow_ckpt_provider.errors import ChangeRunningError, LeaseLostError, Sto
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.units import shown_time
 from tests.support.fenced_attempts import LONG, SHORT, attempt_at, notes
 from tests.support.waiting import wait_until
 from tests.support.watched_stores import Killed, watched
@@ -79,7 +80,8 @@ class TestNumbers:
             seen = newest_attempt(attempts_place(repository, orders))
             assert seen == fence.attempt
         assert fence.attempt.words == (
-            f"attempt 1 (plan beef, a reset of me, process {os.getpid()} on {fence.attempt.host}, since {fence.attempt.at})"
+            f"attempt 1 (plan beef, a reset of me, process {os.getpid()} on {fence.attempt.host}, "
+            f"since {shown_time(fence.attempt.at)})"
         )
 
     @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.units import format_time
 from tests.support.checkpoints import Files, commit_log, contents, logs, metadata, plant
 from tests.support.continuous_streams import continuous
 from tests.support.seals import seal_at
@@ -102,7 +103,7 @@ def test_again_with_the_same_plan_finds_it(place: Location) -> None:
 def test_another_plan_is_refused(place: Location) -> None:
     checkpoint = at(place, logs(range(5)) | seal_at(5))
     before = contents(place)
-    message = f"{place} is sealed by plan 7f3a (an upgrade, me, 2026-11-21 08:31:07+00:00): offsets/5"
+    message = f"{place} is sealed by plan 7f3a (an upgrade, me, 2026-11-21 08:31:07 UTC): offsets/5"
     hint = f"let that plan finish, or lift its seal: `airflow-ckpt unseal {place} --plan 7f3a`"
     for attempt in (
         lambda: seal(checkpoint, reason="r", plan_id="beef"),
@@ -348,7 +349,7 @@ def test_whose_seal_it_is(reason: str, attempt: int | None, half_changed: bool) 
     since = datetime(2026, 11, 25, tzinfo=UTC)
     error = sealed_by_another("memory:///orders", Seal(1, "7f3a", reason, "me", since, attempt))
     assert isinstance(error, SealedError)
-    assert error.message == f"memory:///orders is sealed by plan 7f3a ({reason}, me, {since}): offsets/1"
+    assert error.message == f"memory:///orders is sealed by plan 7f3a ({reason}, me, {format_time(since)}): offsets/1"
     hint = str(error.hint)
     assert ("airflow-ckpt unseal memory:///orders --plan 7f3a" in hint) is not half_changed
     assert ("airflow-ckpt status memory:///orders --repository REPOSITORY" in hint) is half_changed

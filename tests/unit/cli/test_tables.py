@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import shutil
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from rich.console import Console
 from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
 from airflow_ckpt_provider.checkpoint.source_offsets import parse_offset
 from airflow_ckpt_provider.cli import terminal
+from airflow_ckpt_provider.cli.definition import VERBS
+from airflow_ckpt_provider.cli.next_commands import NextCommands
 from airflow_ckpt_provider.cli.offsets import in_words
 from tests.support.command_line import new_repository, run
 from tests.support.one_checkpoint import NEWEST
@@ -268,3 +271,16 @@ def test_ids_and_addresses_are_never_cut(width: int):
     assert backup_id in text
     assert max(len(line) for line in text.splitlines()) <= width
     assert re.sub(r"\s|─|backup|files|about|target|1,000|" + backup_id, "", text) == address * 2
+
+
+@pytest.mark.parametrize("columns", ["40", "1", "0", "x"])
+def test_a_narrow_window_cuts_no_id_and_no_number(columns: str, monkeypatch: pytest.MonkeyPatch):
+    """A part of an id or of a size would be taken for the whole; and some terminals say that they have no columns."""
+    monkeypatch.setenv("COLUMNS", columns)
+    out = io.StringIO()
+    screen = terminal.screen(out, NextCommands(VERBS[0], Namespace()))
+    table = terminal.table("backup!", "taken!", "files>", "size>", "about")
+    table.add_row("20261121T083000Z-b000223", "3 min ago", "1,024", "4.0 KiB", "before the upgrade")
+    screen.print(table)
+    row = lines(out.getvalue())[2]
+    assert row.startswith("20261121T083000Z-b000223  3 min ago  1,024  4.0 KiB  before")

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.units import format_size
+from airflow_ckpt_provider.units import format_size, shown_time
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import back_up, entry_of, repository, stream
 from tests.support.checkpoints import Files, contents, operator_metadata, plant
@@ -191,7 +191,7 @@ class TestRefusals:
         target = plant(place / "target", files | seal_at(5))
         mark = inspect_target(target).seal
         assert mark is not None
-        message = f"{target} is sealed by plan 7f3a (an upgrade, me, {mark.since}): offsets/5"
+        message = f"{target} is sealed by plan 7f3a (an upgrade, me, {shown_time(mark.since)}): offsets/5"
         hint = f"let that plan finish, or lift its seal: `airflow-ckpt unseal {target} --plan 7f3a`"
         refused(place, manifest, SealedError, message, hint, replace=replace)
 
@@ -201,7 +201,7 @@ class TestRefusals:
         reason = f"restore of {manifest.backup_id} batch 4 into an empty place"
         mark = put_seal(target, 5, plan_id="beef", reason=reason, made_by="me")
         wanted = manifest if other else back_up(place).manifest
-        message = f"{target} is sealed by plan beef ({reason}, me, {mark.since}): offsets/5"
+        message = f"{target} is sealed by plan beef ({reason}, me, {shown_time(mark.since)}): offsets/5"
         status = f"airflow-ckpt status {target} --repository REPOSITORY"
         hint = f"let that change finish; if it was stopped, `{status}` shows the commands that finish and undo it"
         refused(place, wanted, SealedError, message, hint, **other)

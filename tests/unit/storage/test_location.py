@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.storage.location import Location, safe_relative
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.store import StoredFile
@@ -91,6 +91,13 @@ def test_no_address_has_a_zero_byte(uri: str) -> None:
     assert error.value.message == f"{uri!r} is no address: it has a zero byte"
 
 
+@pytest.mark.parametrize("uri", ["", "file:", "file://", "s3://", "s3:///orders", "gs:///orders", "abfss:///orders"])
+def test_an_address_whose_variable_was_not_set_is_no_other_place(uri: str) -> None:
+    """``file://$PLACE`` is not the current directory, and ``s3://$BUCKET/orders`` not the bucket ``orders``."""
+    with pytest.raises(RefusedError, match=" is no address: it names no "):
+        open_location(uri)
+
+
 @pytest.mark.parametrize("uri", ["s3:/lake/backups", "dbfs:/mnt/ck", "HDFS:/user/ck"])
 def test_a_slash_too_few_is_no_directory_of_this_machine(
     uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -102,6 +109,24 @@ def test_a_slash_too_few_is_no_directory_of_this_machine(
     assert f"./{uri}" in str(error.value.hint)
     assert open_location(f"./{uri}").root == f"{tmp_path}/{uri}"
     assert open_location("file:/data").root == open_location("file:///data").root == "/data"
+
+
+def test_no_file_is_renamed_over_a_device_or_a_pipe(tmp_path: Path) -> None:
+    """``fleet --prometheus /dev/null`` by root put a file in the place of the device, for all programs of the machine."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match=r"could not write .*pipe: it is a device, a pipe or a socket"):
+        open_location(str(tmp_path)).replace("pipe", b"metrics")
+    assert (tmp_path / "pipe").is_fifo()
+    assert [each.name for each in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_a_file_whose_name_is_no_utf_8_is_written_and_one_that_no_file_can_have_is_named(tmp_path: Path) -> None:
+    here = open_location(str(tmp_path))
+    here.create("bad\udcff", b"1")
+    here.replace("bad\udcff", b"2")
+    assert here.read("bad\udcff") == b"2"
+    with pytest.raises(StorageError, match=r"could not create .*half.*: no file can have this name"):
+        here.create("half\ud800", b"1")
 
 
 @pytest.mark.parametrize("verb", VERBS)
