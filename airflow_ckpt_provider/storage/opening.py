@@ -62,6 +62,8 @@ def open_location(uri: str, *, storage_options: dict[str, Any] | None = None) ->
             )
         root = os.path.abspath(os.path.expanduser(path))
         return Location(LocalStore(root), root)
+    if not uri.isascii() and uri != uri.encode(errors="replace").decode():
+        raise RefusedError(f"{uri!r} is no address: it is no UTF-8", hint="correct the address")
     if scheme in HDFS_SCHEMES:
         return open_hdfs(uri, storage_options or {})
     protocol = _SCHEMES.get(scheme, scheme)

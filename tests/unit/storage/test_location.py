@@ -120,6 +120,13 @@ def test_no_file_is_renamed_over_a_device_or_a_pipe(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["pipe"]
 
 
+@pytest.mark.parametrize("uri", ["s3://b\udcff/x", "hdfs://nn/\udcff", "memory://\udcff"])
+def test_a_store_but_a_disk_takes_no_address_that_is_no_utf_8(uri: str) -> None:
+    with pytest.raises(RefusedError, match="is no address: it is no UTF-8"):
+        open_location(uri)
+    assert open_location("memory://ü☃").root.endswith("ü☃")
+
+
 def test_a_file_whose_name_is_no_utf_8_is_written_and_one_that_no_file_can_have_is_named(tmp_path: Path) -> None:
     here = open_location(str(tmp_path))
     here.create("bad\udcff", b"1")
