@@ -526,7 +526,7 @@ def write_new(place: Location, item: Write, plan_id: str) -> None:
     :raises StorageError: somebody else has written another file there, or its object is missing.
     """
     if item.source is None or not _is_copied(place, item):
-        create_or_compare(place, item, plan_id)
+        _create_or_compare(place, item, plan_id)
         return
     source, path, size, recorded = item.source
     try:
@@ -540,7 +540,7 @@ def write_new(place: Location, item: Write, plan_id: str) -> None:
         ) from e
 
 
-def create_or_compare(place: Location, item: Write, plan_id: str) -> None:
+def _create_or_compare(place: Location, item: Write, plan_id: str) -> None:
     """Create a file, or see that it is there with the same content.
 
     :raises StorageError: it has another one.

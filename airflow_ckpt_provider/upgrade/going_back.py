@@ -72,22 +72,6 @@ class Back:
     sink_policy: SinkPolicy | Sequence[SinkPolicy | None] | None
 
 
-def go_back(
-    checkpoint: Checkpoint,
-    repository: Repository,
-    upgrade: Upgrade,
-    *,
-    sink: Sink | Sequence[Sink],
-    sink_policy: SinkPolicy | Sequence[SinkPolicy | None] | None,
-    accept: Collection[str] = (),
-    rest: RestRule | None = None,
-    made_by: str = "",
-) -> WayBack:
-    """Put checkpoint and sink of one stream back. Parameters and errors: see :class:`Back` and :func:`go_back_all`."""
-    back = Back(checkpoint, repository, upgrade, sink, sink_policy)
-    return go_back_all([back], accept=accept, rest=rest, made_by=made_by)[0]
-
-
 def go_back_all(
     backs: Sequence[Back], *, accept: Collection[str] = (), rest: RestRule | None = None, made_by: str = ""
 ) -> list[WayBack]:

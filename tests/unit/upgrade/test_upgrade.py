@@ -16,7 +16,7 @@ from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.upgrade.fence import begin, fence, release
-from airflow_ckpt_provider.upgrade.going_back import WayBack, go_back
+from airflow_ckpt_provider.upgrade.going_back import Back, WayBack, go_back_all
 from airflow_ckpt_provider.upgrade.outcome import outcome_of
 from airflow_ckpt_provider.upgrade.page import page_of
 from airflow_ckpt_provider.upgrade.record import (
@@ -101,15 +101,14 @@ def taken_back(
 def way_back(
     orders: Location, kept: Repository, table: Location | None, run: str = RUN, *, accept: tuple[str, ...] = ()
 ) -> WayBack:
-    return go_back(
+    back = Back(
         Checkpoint.at(orders),
         kept,
         upgrade_of(kept, "orders", run),
         sink=Sink(place=table) if table else Sink(kind="foreachBatch"),
         sink_policy=SinkPolicy.ROLLBACK if table else SinkPolicy.ACCEPT,
-        accept=accept,
-        rest=STOPPED,
     )
+    return go_back_all([back], accept=accept, rest=STOPPED)[0]
 
 
 class TestTheRecord:
