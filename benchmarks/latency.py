@@ -25,7 +25,7 @@ from airflow_ckpt_provider.checkpoint.waiting import look
 from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
 from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict

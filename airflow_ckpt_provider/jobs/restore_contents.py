@@ -28,7 +28,7 @@ from airflow_ckpt_provider.jobs.describe_query import write
 from airflow_ckpt_provider.jobs.spark_engine import BYTES_PER_TASK, FILES_PER_TASK, WORKERS, address, ship_package
 from airflow_ckpt_provider.jobs.spark_writes import SparkWrites
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.keys import read_key

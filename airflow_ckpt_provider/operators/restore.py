@@ -232,7 +232,7 @@ class CheckpointRestoreOperator(ExecutorsOperator, StoppingOperator, StreamOpera
         ]
 
     def _plan(self, repository: Repository, target: Location, seal_id: str | None) -> RestorePlan:
-        from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+        from airflow_ckpt_provider.recovery.restore.planning import plan_restore
         from airflow_ckpt_provider.recovery.restore.sink import sink_says
 
         manifest = repository.manifest(required(self.backup_id, "backup_id"), name=text(self.name))

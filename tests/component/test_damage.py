@@ -20,7 +20,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.errors import DamagedBackupError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.packs import file_of, part_of
 from tests.samples.archives import sample

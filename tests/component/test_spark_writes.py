@@ -17,7 +17,7 @@ from airflow_ckpt_provider.jobs.restore_contents import _parser, restored, since
 from airflow_ckpt_provider.jobs.spark_engine import Address
 from airflow_ckpt_provider.jobs.spark_writes import SparkWrites
 from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.support.backups import stream, visible

@@ -25,7 +25,7 @@ from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.guards.report import SourceReport
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.stopped import STOPPED

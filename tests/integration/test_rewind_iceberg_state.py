@@ -13,7 +13,7 @@ import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.restore.sink import sink_says
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.sink import Sink

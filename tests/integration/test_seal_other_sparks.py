@@ -25,7 +25,7 @@ from airflow_ckpt_provider.checkpoint.silence import needed_silence
 from airflow_ckpt_provider.errors import QueryNotStoppedError, RefusedError
 from airflow_ckpt_provider.guards.spark_rest import SparkApplicationEnded
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.samples.kinds import KINDS, newest, write_input
 from tests.samples.service import SampleService

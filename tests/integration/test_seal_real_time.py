@@ -21,7 +21,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.silence import needed_silence
 from airflow_ckpt_provider.errors import QueryNotStoppedError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.samples.kinds import newest
 from tests.samples.service import SampleService

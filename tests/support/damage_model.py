@@ -42,7 +42,7 @@ from airflow_ckpt_provider.backup.verify_repository import verify_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError, DamagedBackupError, RefusedError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage import packs
 from airflow_ckpt_provider.storage.encrypted_store import EncryptedStore
 from airflow_ckpt_provider.storage.location import Location

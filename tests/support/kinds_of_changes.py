@@ -22,7 +22,8 @@ from airflow_ckpt_provider.recovery.reset.plan import ResetPlan
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
 from airflow_ckpt_provider.recovery.reset.way import ResetWay
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
+from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind

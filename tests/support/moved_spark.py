@@ -12,7 +12,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import Closure
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, relocated
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.samples.archives import HOME, Sample, offset_lines, write_files

@@ -60,7 +60,7 @@ def with_big_files(files: Mapping[str, bytes], *, count: int = 2) -> Files:
 def restored(repository: Repository, manifest: Manifest, target: Location) -> Files:
     """Restore a backup to an empty place; what is there then."""
     from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-    from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+    from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 
     apply_restore(plan_restore(repository, manifest, target))
     return contents(target)

@@ -10,7 +10,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.seal import parse_seal
 from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import repository
 from tests.support.checkpoints import Files

@@ -10,7 +10,8 @@ from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
 from airflow_ckpt_provider.cli.changing import how_to_apply, show_plan, sinks_of
 from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
+from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.restore.sink import sink_says
 
 

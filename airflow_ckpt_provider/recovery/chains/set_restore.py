@@ -18,7 +18,8 @@ from airflow_ckpt_provider.recovery.chains.set_plan import SetPart, SetRestorePl
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream, named_streams
 from airflow_ckpt_provider.recovery.chains.together import ChainOutcome, Together, Verb
 from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
+from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.restore.sink import sink_says
 from airflow_ckpt_provider.sinks.sink import named_sinks
 
@@ -41,7 +42,7 @@ def plan_set_restore(
     :param chain_id: id under which the checkpoints were sealed; ``None``: they were not.
     :raises DamagedBackupError: the set is not whole; the message names what is missing or damaged.
     :raises RefusedError: one of the streams cannot be restored; the message names it.
-    :raises CkptError: as :func:`~airflow_ckpt_provider.recovery.restore.plan.plan_restore` raises.
+    :raises CkptError: as :func:`~airflow_ckpt_provider.recovery.restore.planning.plan_restore` raises.
     """
     streams = _in(repository, streams)
     found = find_set(repository, set_id, [stream.name for stream in streams])

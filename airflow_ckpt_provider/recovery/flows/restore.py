@@ -15,7 +15,8 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.flows.flow import Flow
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
+from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.restore.sink_answer import SinkAnswer
 from airflow_ckpt_provider.sinks.cutover import Cutover, Known, cutover_of_same_query
 from airflow_ckpt_provider.sinks.sink import Sink

@@ -56,7 +56,7 @@ def apply_restore(
 ) -> RestoreOutcome:
     """Carry a restore out, or resume it.
 
-    :param plan: from :func:`~airflow_ckpt_provider.recovery.restore.plan.plan_restore`.
+    :param plan: from :func:`~airflow_ckpt_provider.recovery.restore.planning.plan_restore`.
     :param observed: the checkpoint whose query has to be stopped, where that is another place than the target: the live version
         of a flow.
     :param observed_fingerprint: of that checkpoint when the plan was made; ``None``: not compared.

@@ -1,53 +1,42 @@
-"""The plan of a restore: what it would do, and every reason not to do it. Reads only."""
+"""The plan of a restore: what it would do, and what somebody has to accept."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from dataclasses import replace as replace_fields
 from typing import Any, ClassVar
 
-from airflow_ckpt_provider.backup.content_checks import check_contents, content_damage, is_computable, read_content
+from airflow_ckpt_provider.backup.content_checks import check_contents, content_damage, is_computable
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable, paths_of
-from airflow_ckpt_provider.backup.identity import is_same_stream
 from airflow_ckpt_provider.backup.kept_contents import KeptContents
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import note_damage
 from airflow_ckpt_provider.backup.pack_reads import MovedContents
-from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
-from airflow_ckpt_provider.backup.transfer import in_order, in_parallel, side_by_side
-from airflow_ckpt_provider.backup.verify import check_structure, refuse_damage, refuse_findings
+from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.transfer import in_order, side_by_side
+from airflow_ckpt_provider.backup.verify import check_structure, refuse_findings
 from airflow_ckpt_provider.change.edits import Edits, Write, entry_writes, literal_writes
 from airflow_ckpt_provider.change.fail_closed_order import is_log
 from airflow_ckpt_provider.change.plan import Plan, Risk, chain_command, undo_command
 from airflow_ckpt_provider.change.plan_page import accept_block, plan_page
 from airflow_ckpt_provider.change.risks import sink_risk
-from airflow_ckpt_provider.change.sealing import sealed_by_another
-from airflow_ckpt_provider.change.set_aside import SetAside
-from airflow_ckpt_provider.change.target import Target, check_alone, expect_files, inspect_target
+from airflow_ckpt_provider.change.target import Target, expect_files
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
-from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
-from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError, UnreadableLogError
+from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
-from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place, relocated, spark_uri
-from airflow_ckpt_provider.recovery.restore.safety import kept_by_earlier_version
 from airflow_ckpt_provider.recovery.restore.sink_answer import SinkAnswer
 from airflow_ckpt_provider.storage.file_set import FEW, FileSet
-from airflow_ckpt_provider.storage.location import Location, plain_uri
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.units import format_size, format_time
 from airflow_ckpt_provider.verdict import Verdict
 
-log = logging.getLogger(__name__)
-
-_INTO_EMPTY = "into an empty place"
-_REPLACING = "replacing what was there"
+#: How the reason of its seal ends, once it has begun.
+INTO_EMPTY = "into an empty place"
+REPLACING = "replacing what was there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +305,7 @@ class RestorePlan(Plan):
     @property
     def seal_reason(self) -> str:
         """What the seal says; a run that was killed finds its own seal by it, and whether it has to keep anything."""
-        into = _REPLACING if self.replacing else _INTO_EMPTY
+        into = REPLACING if self.replacing else INTO_EMPTY
         together = f"in chain {self.chain['plan_id']} " if self.chain else ""
         return f"restore of {self.manifest.backup_id} batch {self.batch_id} {together}{into}"
 
@@ -438,181 +427,3 @@ class RestorePlan(Plan):
     def size_of(self, entry: FileEntry) -> int:
         """Bytes that a file has once it is written."""
         return len(self.rewritten[entry.path]) if entry.path in self.rewritten else entry.size
-
-
-def plan_restore(
-    repository: Repository,
-    manifest: Manifest,
-    target: Location,
-    *,
-    batch: int | None = None,
-    replace: bool = False,
-    target_uri: str | None = None,
-    sink: SinkAnswer | None = None,
-    strict: bool = False,
-    seal_id: str | None = None,
-    chain: Mapping[str, str] | None = None,
-) -> RestorePlan:
-    """Plan a restore; reads only.
-
-    :param repository: the repository.
-    :param manifest: the backup.
-    :param target: the place to restore to.
-    :param batch: the batch to rewind to; by default the newest of the backup.
-    :param replace: what is at the target may be replaced, after a safety backup.
-    :param target_uri: the target as Spark names it; by default derived.
-    :param sink: what the sink says to a start after the batch, and why (``recovery`` knows how to ask it).
-    :param strict: an unknown sink has to be accepted, too.
-    :param seal_id: id under which the target was sealed already, to stop its query; the plan takes it.
-    :param chain: the restore of several streams that this is a part of, see :class:`RestorePlan`.
-    :raises RefusedError: the batch is not in the backup; the target is in the wrong place, or not empty.
-    :raises SealedError: the target is sealed by something else.
-    :raises DamagedBackupError: objects of the backup are missing or of the wrong size.
-    """
-    batch_id = manifest.batch_id if batch is None else batch
-    entries = manifest.files_of(batch_id)
-    _check_place(repository, manifest, target)
-    refuse_damage(manifest, [d.message for d in check_structure(repository, manifest, entries)])
-    there = inspect_target(target)
-    rewritten = _rewritten(repository, manifest, entries, target, target_uri)
-    plan = RestorePlan(
-        plan_id=seal_id or new_plan_id(),
-        repository=repository,
-        manifest=manifest,
-        batch_id=batch_id,
-        target=there,
-        entries=entries,
-        rewritten=rewritten,
-        replace=replace,
-        replacing=not there.is_empty,
-        already_done=False,
-        sink=sink,
-        strict=strict,
-        chain=chain,
-    )
-    if there.seal and (there.seal.plan_id != seal_id or _is_of_restore(there.seal)):
-        return _continued(plan, there.seal)
-    if not there.is_empty and _is_as_planned(plan, there):
-        return replace_fields(plan, already_done=True)
-    if not there.is_empty and not replace:
-        what = "a checkpoint" if there.is_checkpoint else "files"
-        raise RefusedError(
-            f"{target} is not empty: it holds {what} ({len(there.visible)} files)",
-            hint="restore to an empty place, or replace what is there (replace / --replace): it is kept first",
-        )
-    if not there.is_empty and not there.is_checkpoint:
-        raise RefusedError(
-            f"{target} holds files that are no checkpoint, such as {next(iter(there.visible))}",
-            hint="replace is for checkpoints only; choose an empty place",
-        )
-    check_alone(there, there.files)
-    return replace_fields(plan, other_query=_other_query(repository, manifest, there))
-
-
-def _other_query(repository: Repository, manifest: Manifest, there: Target) -> str:
-    """The id of a query whose checkpoint would be replaced by that of another; empty where it is the same, or cannot be read."""
-    if METADATA_FILE not in there.visible:
-        return ""
-    try:
-        query_id = parse_query_id(there.location.read(METADATA_FILE))
-    except (UnreadableLogError, FileNotFoundError):
-        return ""
-    return "" if is_same_stream(repository, manifest, there.location, query_id) else query_id
-
-
-def _check_place(repository: Repository, manifest: Manifest, target: Location) -> None:
-    if repository.location.contains(target) or target.contains(repository.location):
-        raise RefusedError(
-            f"the target {target} and the repository {repository.location} lie one inside the other",
-            hint="restore to a place of its own",
-        )
-    source, place = plain_uri(manifest.checkpoint), plain_uri(target.uri)
-    if source != place and (f"{place}/".startswith(f"{source}/") or f"{source}/".startswith(f"{place}/")):
-        raise RefusedError(
-            f"the target {target} and the checkpoint {manifest.checkpoint} that was backed up lie one inside the other",
-            hint="restore beside it, or to exactly its place",
-        )
-
-
-def _rewritten(
-    repository: Repository, manifest: Manifest, entries: Sequence[FileEntry], target: Location, target_uri: str | None
-) -> dict[str, bytes]:
-    rewritten = {}
-    for entry in entries:
-        if not holds_absolute_paths(entry.path):
-            continue
-        content = read_content(repository, entry)
-        original = original_place(content, path=entry.path)
-        if original is None:
-            continue
-        try:
-            place = target_uri or spark_uri(target, like=original)
-        except RefusedError:
-            if plain_uri(manifest.checkpoint) == plain_uri(target.uri):
-                continue  # it is put back where it was
-            raise
-        if place != original:
-            rewritten[entry.path] = relocated(content, path=entry.path, target=place)
-    return rewritten
-
-
-def _is_of_restore(seal: Seal) -> bool:
-    """Whether a restore has sealed a place and begun; before that it may have been sealed to stop its query."""
-    return seal.reason.endswith((_INTO_EMPTY, _REPLACING))
-
-
-def _continued(plan: RestorePlan, seal: Seal) -> RestorePlan:
-    """Continue with a restore that was killed: its seal says which one it was."""
-    place = plan.target.location
-    kept = plan.repository.kept_plan(seal.plan_id) or {}
-    chain = kept.get("chain") if plan.chain is None else None
-    if chain:
-        raise SealedError(
-            f"{place} is sealed by plan {seal.plan_id}, its part of chain {chain['plan_id']}, which was not ended",
-            hint=f"run that one again: `{chain_command('restore', chain)}`, or undo it: `{chain_command('undo', chain)}`",
-        )
-    wanted = plan.seal_reason.removesuffix(_INTO_EMPTY).removesuffix(_REPLACING)
-    replacing = seal.reason == wanted + _REPLACING
-    if not replacing and seal.reason != wanted + _INTO_EMPTY:
-        raise sealed_by_another(place.uri, seal)
-    log.info("%s carries the seal of plan %s: resuming it", place, seal.plan_id)
-    aside = SetAside(plan.repository, plan.manifest.name, seal.plan_id, "checkpoint")
-    kept_before = kept_by_earlier_version(plan.repository, name=plan.manifest.name, plan_id=seal.plan_id)
-    if replacing and aside.sizes is None and not kept_before and not plan.replace:
-        raise RefusedError(
-            f"plan {seal.plan_id} was to replace what is at {place} and was stopped before it had kept it",
-            hint="run the same command again, with replace / --replace",
-        )
-    expected = plan.wanted
-    strange = [path for path in plan.target.visible if path not in expected]
-    if not replacing and strange:
-        raise RefusedError(
-            f"{place} holds files that plan {seal.plan_id} did not write, such as {strange[0]}",
-            hint="see who else writes there; delete them or choose another place",
-        )
-    return replace_fields(
-        plan,
-        plan_id=seal.plan_id,
-        replacing=replacing,
-        kept_before=kept_before,
-        continued=True,
-        other_query=str(kept.get("other_query") or ""),  # what is there now does not say it any more
-    )
-
-
-def _is_as_planned(plan: RestorePlan, there: Target) -> bool:
-    """Whether the target is exactly what the plan wants, byte for byte."""
-    wanted = plan.wanted
-    if len(wanted) != len(there.visible):
-        return False
-    for file in there.visible.values():
-        if (planned := wanted.get(file.path)) is None or planned.size != file.size:
-            return False
-
-    def is_right(entry: FileEntry) -> bool:
-        content = there.location.read(entry.path)
-        if entry.path in plan.rewritten:
-            return content == plan.rewritten[entry.path]
-        return content_damage(entry, content) is None
-
-    return all(in_parallel(is_right, plan.entries))

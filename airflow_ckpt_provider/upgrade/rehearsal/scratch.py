@@ -21,7 +21,7 @@ from airflow_ckpt_provider.checkpoint.usage import partition_usage
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.reset.new_numbers import new_metadata
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 
 

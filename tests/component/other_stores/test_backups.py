@@ -19,7 +19,7 @@ from airflow_ckpt_provider.change.sealing import put_seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import BackupRunningError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.samples.archives import sample
 from tests.support.emulators import Emulator

@@ -15,7 +15,7 @@ from tests.support.stopped import STOPPED
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.made_up_store import MadeUpStore

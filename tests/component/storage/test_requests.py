@@ -12,7 +12,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.opening import open_location
 from benchmarks.sample_tree import SampleTree
 from tests.support.s3_gate import Gate, Request, by_kind

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import back_up, entry_of, files_in, stream, visible
 from tests.support.checkpoints import contents, plant

@@ -24,7 +24,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RepositoryError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import back_up, repository, stream, visible
 from tests.support.checkpoints import contents

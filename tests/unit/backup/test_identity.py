@@ -34,7 +34,7 @@ from airflow_ckpt_provider.recovery.reset.plan import ResetPlan
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
 from airflow_ckpt_provider.recovery.reset.way import ResetWay
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location

@@ -11,7 +11,7 @@ from airflow_ckpt_provider.backup.names import LONGEST_NAME
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.rewind.planning import reachable
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.hidden_name import hidden_name

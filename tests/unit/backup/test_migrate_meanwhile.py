@@ -25,7 +25,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli.main import main
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import moved_document, part_of, read_moved, record_sha256
 from airflow_ckpt_provider.storage.signatures import Signing, public_key

@@ -28,7 +28,7 @@ from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import DamagedBackupError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, moved_document, pack_size, read_moved
 from airflow_ckpt_provider.storage.signatures import Signing, public_key

@@ -36,7 +36,7 @@ from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.cli.main import main
 from airflow_ckpt_provider.errors import RefusedError, RepositoryError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, pack_size, part_of, read_moved

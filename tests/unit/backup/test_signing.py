@@ -28,7 +28,7 @@ from airflow_ckpt_provider.backup.trust import check_trust, sign_all
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, RepositoryError, UntrustedError
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location

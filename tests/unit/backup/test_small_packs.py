@@ -21,7 +21,7 @@ from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.backup.verify_repository import verify_repository
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, read_moved
 from airflow_ckpt_provider.units import format_size

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.recovery.reset.apply import apply_reset
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
 from airflow_ckpt_provider.recovery.reset.way import ResetWay
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.restore.sink import sink_says
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.backup.transfer import CopyProgress
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import DamagedBackupError, StorageError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.memory_store import MemoryStore

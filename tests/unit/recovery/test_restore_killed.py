@@ -11,7 +11,7 @@ import pytest
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location

@@ -14,7 +14,8 @@ from airflow_ckpt_provider.change.sealing import put_seal
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.errors import CkptError, DamagedBackupError, RefusedError, SealedError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
+from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.units import format_size, shown_time

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.backup.packing import PACK_SIZE, PACKED_BELOW
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import DamagedBackupError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import content_path
 from tests.support.backups import back_up, files_in, stream

@@ -20,7 +20,7 @@ from airflow_ckpt_provider.errors import (
     StorageError,
 )
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import entry_of, repository, stream, visible
 from tests.support.checkpoints import Files, contents, plant

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.restore.sink import sink_says
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location

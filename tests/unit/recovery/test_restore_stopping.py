@@ -14,7 +14,8 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.errors import QueryNotStoppedError, RefusedError
 from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, plan_restore
+from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import bury, repository, stream, visible

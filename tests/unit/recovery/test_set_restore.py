@@ -25,7 +25,7 @@ from airflow_ckpt_provider.recovery.chains.apply import apply_chain
 from airflow_ckpt_provider.recovery.chains.planning import plan_chain
 from airflow_ckpt_provider.recovery.chains.set_plan import SetRestorePlan
 from airflow_ckpt_provider.recovery.chains.set_restore import plan_set_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.recovery.status import status_of
 from airflow_ckpt_provider.recovery.undo import undo

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli.main import main
 from airflow_ckpt_provider.errors import RepositoryError, SealedError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
-from airflow_ckpt_provider.recovery.restore.plan import plan_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
