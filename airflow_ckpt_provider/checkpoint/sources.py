@@ -13,6 +13,8 @@ from airflow_ckpt_provider.errors import MissingFileError
 from airflow_ckpt_provider.storage.store import StoredFile
 
 SOURCES = "sources"
+#: Pinned setting: whether the query names its sources (Spark 4.2).
+SOURCES_EVOLVE = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 
 def source_closure(tree: Tree, entry: OffsetEntry) -> list[StoredFile]:

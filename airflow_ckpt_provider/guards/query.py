@@ -13,8 +13,8 @@ from airflow_ckpt_provider.checkpoint.kafka_start import FILE, parse_kafka_start
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, SourceOffset, parse_offsets
 from airflow_ckpt_provider.checkpoint.progress import Progress, read_progress
 from airflow_ckpt_provider.checkpoint.resume import ResumePoint, read_resume_point
-from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset, KafkaOffset, Offset, OpaqueOffset, parse_offset
-from airflow_ckpt_provider.checkpoint.sources import SOURCES, log_directory
+from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset, Offset, OpaqueOffset, parse_offset
+from airflow_ckpt_provider.checkpoint.sources import SOURCES, SOURCES_EVOLVE, log_directory
 from airflow_ckpt_provider.errors import NoSourceOfKindError, RefusedError, UnreadableLogError
 from airflow_ckpt_provider.guards.kafka_verdicts import EARLIEST
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, installed_guards, judge_source
@@ -99,8 +99,9 @@ def from_checkpoint(
     reread = _reread(location, progress, resume)
     sources = []
     names = [*starts, *(n for n in ends if n not in starts)]
-    has_files = any(isinstance(offset, FileOffset) for offset in (*(s.offset for s in starts.values()), *ends.values()))
-    directories = location.list(SOURCES).directories if has_files else ()
+    # Elsewhere the directories are known without asking for them.
+    named = progress.newest is not None and progress.newest.conf.get(SOURCES_EVOLVE) == "true"
+    directories = location.list(SOURCES).directories if named else ()
     for name in names:
         directory = log_directory(name, len(names), directories)
         log = location / SOURCES / directory if directory else None

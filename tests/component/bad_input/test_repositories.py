@@ -157,7 +157,8 @@ _MARKERS = {
     "no format at all": (
         {"name": "left-pad"},
         '/repository.json cannot be read: b\'{"name": "left-pad"}\'',
-        "put it back from a copy of the repository",
+        "it was damaged: put it back from a copy of the repository; that of an encrypted one from an export too: "
+        "airflow-ckpt key import REPOSITORY --file EXPORT",
     ),
 }
 

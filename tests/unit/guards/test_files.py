@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_ckpt_provider.checkpoint.sources import SOURCES_EVOLVE
 from airflow_ckpt_provider.guards.files import FileGuard
 from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
@@ -65,6 +67,11 @@ def test_a_planned_file_was_replaced(ck: Path, tmp_path: Path) -> None:
 def test_directories_that_have_names(ck: Path) -> None:
     """Spark 4.2 with source evolution names the directories, and writes positional offsets. Which is which it does not say."""
     (ck / "sources" / "1").rename(ck / "sources" / "events")
+    for entry in (ck / "offsets").iterdir():
+        version, metadata, *offsets = entry.read_text().split("\n")
+        settled = json.loads(metadata)
+        settled["conf"][SOURCES_EVOLVE] = "true"
+        entry.write_text("\n".join((version, json.dumps(settled), *offsets)))
     report = judge(ck)
     assert report.verdict is Verdict.UNKNOWN
     assert "the source's own log is not at hand" in report.reasons[0]

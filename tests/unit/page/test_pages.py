@@ -37,6 +37,7 @@ from airflow_ckpt_provider.storage.location import SMALL
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.stream import Objectives, Stream
 from tests.support.every_run import of_these
+from tests.support.spoiled import spoil
 from tests.support.watched_stores import watched
 
 NOW = datetime(2026, 11, 23, 8, tzinfo=UTC)
@@ -203,7 +204,7 @@ def test_the_command_on_the_page_of_a_backup_restores_it_wherever_it_is(checkpoi
     assert (program, given.repository, given.backup) == ("airflow-ckpt", repository.location.uri, backup.backup_id)
     assert (given.target, given.name, given.replace) == (backup.checkpoint, "orders", True)
     entry = next(each for each in backup.files if each.size > 40)
-    repository.location.replace(entry.object, b"x" * entry.size)
+    spoil(repository.location, entry)
     record_verification(repository, verify_backup(repository, backup, read_data=ReadData()))
     assert "airflow-ckpt restore" not in Pages(repository, FileLinks()).backup("orders", backup.backup_id)
 
@@ -430,7 +431,7 @@ def test_a_backup_that_the_store_does_not_give_out_is_not_known(repository: Repo
 def test_no_form_for_a_backup_that_is_damaged(repository: Repository, fleet: Fleet) -> None:
     (backup,) = repository.backups("orders")
     entry = next(each for each in backup.files if each.size > 40)
-    repository.location.replace(entry.object, b"x" * entry.size)
+    spoil(repository.location, entry)
     record_verification(repository, verify_backup(repository, backup, read_data=ReadData()))
     made = Form("restore_checkpoint", "Restore", ())
     page = Pages(repository, FileLinks(), live=True).stream("orders", restore=(backup.backup_id, lambda *_: made))
@@ -497,7 +498,7 @@ def test_a_backup_that_was_found_damaged_since_the_report_is_none(repository: Re
     (before,) = pages.reported().rows
     assert (before.backup_id, before.rpo) == (backup.backup_id, Met.YES)
     entry = next(each for each in backup.files if each.size > 40)
-    repository.location.replace(entry.object, b"x" * entry.size)
+    spoil(repository.location, entry)
     record_verification(repository, verify_backup(repository, backup, read_data=ReadData()))
     (after,) = pages.reported().rows
     assert (after.backup_id, after.standing, after.rpo) == ("", "problem", Met.UNKNOWN)
