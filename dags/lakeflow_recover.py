@@ -25,7 +25,7 @@ from airflow.sdk import DAG, Param, task
 
 from airflow_ckpt_provider.advisor.reproduction import same_failure
 from airflow_ckpt_provider.lakeflow.positions import SQL, positions_of
-from airflow_ckpt_provider.lakeflow.strategy import StrategyFacts, Way, recovery_strategy
+from airflow_ckpt_provider.lakeflow.strategy import StrategyFacts, Way, facts_of_positions, recovery_strategy
 from airflow_ckpt_provider.lakeflow.table_check import table_checks
 from airflow_ckpt_provider.operators.pipeline_configuration import PipelineConfigurationPutBackOperator
 from airflow_ckpt_provider.operators.pipeline_positions import PipelinePositionsOperator
@@ -71,10 +71,7 @@ def advise(found: dict[str, Any] | None, params: dict[str, Any] | None = None) -
     """Rank the ways by what is known; take the one that was asked for, or the best."""
     form = params or {}
     positions = [position for each in (found or {}).get("steps", ()) for position in each["positions"]]
-    known_where = bool(positions) and all(p["options"] and p["verdict"] != "UNKNOWN" for p in positions)
-    known = {"position_known": True} if form["starting_positions"] or known_where else {}
-    if known_where:  # else what becomes of the flow's state would be unknown
-        known["stateful"] = False
+    known = {"position_known": True} if form["starting_positions"] else facts_of_positions(positions)
     strategies = recovery_strategy(StrategyFacts.from_json({**known, **form["facts"]}))
     checks = table_checks({**form["checks"], **form["test_checks"]})
     return {

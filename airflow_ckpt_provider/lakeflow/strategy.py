@@ -6,7 +6,7 @@ the need of an initial snapshot. These are the columns here; how each is answere
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -76,6 +76,17 @@ class StrategyFacts:
 #: Facts that are not yes or no: kind and words.
 _KINDS: dict[str, tuple[type, str]] = {"source": (str, "a text"), "table_bytes": (int, "a number of bytes")}
 _ALWAYS_KNOWN = ("source", "loss_acceptable", "duplicates_acceptable")
+
+
+def facts_of_positions(positions: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """What positions that were found say of a flow: only all of them, and each ``SAFE``, say that its rows and state are known.
+
+    A worse verdict hides the others: a position that reads rows twice may also belong to a flow whose state is lost.
+
+    :param positions: as ``PipelinePositionsOperator`` returns them: each with ``options`` and ``verdict``.
+    """
+    safe = bool(positions) and all(p["options"] and p["verdict"] == Verdict.SAFE for p in positions)
+    return {"position_known": True, "stateful": False} if safe else {}
 
 
 @dataclass(frozen=True, slots=True)

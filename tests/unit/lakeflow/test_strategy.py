@@ -8,7 +8,13 @@ import json
 import pytest
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.lakeflow.strategy import LARGE_BYTES, StrategyFacts, Way, recovery_strategy
+from airflow_ckpt_provider.lakeflow.strategy import (
+    LARGE_BYTES,
+    StrategyFacts,
+    Way,
+    facts_of_positions,
+    recovery_strategy,
+)
 from airflow_ckpt_provider.verdict import Verdict
 
 SAFE = Verdict.SAFE
@@ -109,6 +115,21 @@ def test_texts() -> None:
     assert f"| 1 | `{found.best.way.value}` |" in found.to_markdown()
     with pytest.raises(RefusedError, match="there is no fact 'sauce'"):
         StrategyFacts.from_json({"sauce": 1})
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "known"),
+    [
+        (["SAFE", "SAFE"], True),
+        ([], False),
+        *(([verdict, "SAFE"], False) for verdict in ("UNKNOWN", "WILL_DUPLICATE", "WILL_LOSE", "WILL_FAIL")),
+    ],
+)
+def test_positions_that_were_found(verdicts: list[str], known: bool) -> None:
+    """``WILL_DUPLICATE`` is worse than ``UNKNOWN``, and hides that the flow may keep state."""
+    positions = [{"options": {"modifiedAfter": "x"}, "verdict": verdict} for verdict in verdicts]
+    assert facts_of_positions(positions) == ({"position_known": True, "stateful": False} if known else {})
+    assert facts_of_positions([*positions, {"options": {}, "verdict": "SAFE"}]) == {}
 
 
 @pytest.mark.parametrize(
