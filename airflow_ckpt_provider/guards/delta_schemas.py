@@ -50,20 +50,22 @@ class _Schema:
 
     :param columns: physical name, after those of the columns that it is in -> column.
     :param is_mapped: whether the table has column mapping.
+    :param unread: why the columns are not known; empty: they are.
     """
 
     columns: Mapping[tuple[str, ...], _Column] = field(default_factory=dict)
     is_mapped: bool = False
     partitions: tuple[str, ...] = ()
+    unread: str = ""
 
     @classmethod
     def of(cls, schema: str, configuration: Mapping[str, Any], partitions: Sequence[str]) -> _Schema:
         """Read a schema of a table's metadata."""
         is_mapped = str(configuration.get(_MODE, "none")).lower() != "none"
         try:
-            columns = dict(_fields(load_json(schema).get("fields", []), is_mapped))
-        except (ValueError, AttributeError, KeyError, TypeError):
-            columns = {}
+            columns = dict(_fields(load_json(schema)["fields"], is_mapped))
+        except (ValueError, AttributeError, KeyError, TypeError) as e:
+            return cls({}, is_mapped, tuple(partitions), f"{type(e).__name__}: {e}")
         return cls(columns, is_mapped, tuple(partitions))
 
     @classmethod
@@ -75,8 +77,9 @@ class _Schema:
     def in_commit(cls, commit: DeltaCommit) -> _Schema:
         """The schema that a commit has set."""
         said = commit.metadata or {}
-        schema = str(said.get("schemaString") or "{}")
-        return cls.of(schema, said.get("configuration") or {}, said.get("partitionColumns") or ())
+        return cls.of(
+            str(said.get("schemaString")), said.get("configuration") or {}, said.get("partitionColumns") or ()
+        )
 
 
 def judge_schemas(
@@ -147,6 +150,13 @@ def _judge(name: str, then: _Schema, now: _Schema, *, widens: bool) -> Judgement
     :param name: of the version that has it.
     :param widens: whether the table takes wider types.
     """
+    if unread := then.unread or now.unread:
+        which = name if then.unread else "the newest version"
+        return Judgement(
+            Verdict.UNKNOWN,
+            f"the schema of {which} cannot be read ({unread}): whether the rows of {name} can be read with the newest one is not "
+            "known",
+        )
     if then.is_mapped and not now.is_mapped:
         return Judgement(
             Verdict.WILL_FAIL,

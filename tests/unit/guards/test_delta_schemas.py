@@ -140,3 +140,16 @@ def test_a_wider_type(table: Path, ck: Path) -> None:
     report = judge(ck, table)
     assert report.verdict is Verdict.UNKNOWN
     assert "more was integer, is long" in report.reasons[0]
+
+
+@pytest.mark.parametrize("schema", ["no JSON", "{}", '{"fields": [{"name": "id", "type": {}}]}', "null"])
+def test_a_schema_that_cannot_be_read_is_not_known(table: Path, ck: Path, schema: str) -> None:
+    alter(table, 4, MORE)
+    alter(table, 5, ID)
+    delta_checkpoint(ck, table, 4)
+    forged = commit(table, 4).read_text().replace(json.dumps(json.dumps(struct(MORE))), json.dumps(schema))
+    assert json.dumps(schema) in forged
+    commit(table, 4).write_text(forged)
+    report = judge(ck, table)
+    assert report.verdict is Verdict.UNKNOWN
+    assert "the schema of version 4 (ALTER) cannot be read" in report.reasons[0]
