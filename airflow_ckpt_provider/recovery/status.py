@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +15,7 @@ from airflow_ckpt_provider.change.undo import UNDOABLE
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.seal import Seal
-from airflow_ckpt_provider.errors import CkptError, RepositoryError
+from airflow_ckpt_provider.errors import CkptError, RepositoryError, command
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.specifier import option_for
 from airflow_ckpt_provider.sinks.named_tables import UNITY
@@ -85,7 +84,7 @@ def _changed(place: str, repository: Repository | None, there: Target, record: d
         return RewindStatus(
             RUNNING_AGAIN,
             f"{changed} was written to since: the {kind} cannot be undone any more.",
-            (f"airflow-ckpt inspect {shlex.quote(place)}",),
+            (command("inspect", place),),
             plan_id,
         )
     return RewindStatus(
@@ -119,7 +118,7 @@ def status_in(
         return RewindStatus(
             UNTOUCHED,
             f"{place} was not changed: its newest committed batch is {committed}, and the stream can be started as it is.",
-            (f"airflow-ckpt inspect {shlex.quote(place)}",),
+            (command("inspect", place),),
         )
     plan_id = str(record["plan_id"])
     batch_id, sinks = _rewound_to(record)
@@ -129,7 +128,7 @@ def status_in(
             RUNNING_AGAIN,
             f"{place} was rewound to batch {batch_id} by plan {plan_id}, and the stream has run since, up to batch {committed}: "
             "undo is not possible any more.",
-            (f"airflow-ckpt inspect {shlex.quote(place)}", f"airflow-ckpt rewind {shlex.quote(place)} --list"),
+            (command("inspect", place), command("rewind", place, "--list")),
             plan_id,
         )
     return RewindStatus(
@@ -164,7 +163,7 @@ def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStat
             SEALED_BY_ANOTHER,
             f"{place} is sealed by plan {seal.plan_id} to stop its query for a {change}. Nothing was changed: the query is not "
             f"known to be stopped. Run the same {change} again once it is, or lift the seal right before the stream is started:",
-            (f"airflow-ckpt unseal {shlex.quote(place)} --for-start",),
+            (command("unseal", place, "--for-start"),),
             seal.plan_id,
         )
     if document is None and of_change(seal):
@@ -174,7 +173,7 @@ def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStat
             f"{place} is sealed by plan {seal.plan_id} ({seal.reason}, {seal.made_by}): a change that was stopped half-way, "
             f"or is under way, and {unknown_to} not know it. Do not lift the seal: files may be half-changed. Name the "
             "repository that the change was carried out with:",
-            (f"airflow-ckpt status {shlex.quote(place)} --repository REPOSITORY",),
+            (command("status", place, "--repository", "REPOSITORY"),),
             seal.plan_id,
         )
     if document is None or document.get("kind") not in UNDOABLE:
@@ -182,7 +181,7 @@ def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStat
             SEALED_BY_ANOTHER,
             f"{place} is sealed by plan {seal.plan_id} ({seal.reason}, {seal.made_by}), which is no change that this repository "
             "knows: no Spark can start from it until whoever set the seal lifts it.",
-            (f"airflow-ckpt unseal {shlex.quote(place)} --plan {shlex.quote(seal.plan_id)}",),
+            (command("unseal", place, "--plan", seal.plan_id),),
             seal.plan_id,
         )
     kind, plan_id = str(document["kind"]), str(document["plan_id"])
@@ -240,7 +239,7 @@ def _same_command(place: str, repository: Repository | None, document: dict[str,
         words = ["reset", place, f"--{document['request']['way']}", "--repository", held]
     else:
         return ()
-    return (shlex.join(["airflow-ckpt", *words, "--apply"]),)
+    return (command(*words, "--apply"),)
 
 
 def rewind_records(repository: Repository) -> list[dict[str, Any]]:
@@ -278,7 +277,7 @@ def _changes(
 
 def _again(place: str, plan: RewindPlan, repository: Repository | None) -> str:
     request = plan.request
-    words = ["airflow-ckpt", "rewind", place, option_for(request.target)]
+    words = ["rewind", place, option_for(request.target)]
     sinks = request.sinks
     words += [word for sink in sinks if sink.sink for word in ("--sink", sink.sink)]
     if any(sink.app_id for sink in sinks):
@@ -295,4 +294,4 @@ def _again(place: str, plan: RewindPlan, repository: Repository | None) -> str:
         words += ["--backup-id", request.backup]
     if repository is not None and not repository.is_beside(place):
         words += ["--repository", repository.location.uri]
-    return shlex.join([*words, "--apply"])
+    return command(*words, "--apply")

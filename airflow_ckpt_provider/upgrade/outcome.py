@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.poll import list_logs
+from airflow_ckpt_provider.errors import command
 from airflow_ckpt_provider.upgrade.record import Event, Upgrade, is_needed
 
 KEPT = "kept"
@@ -88,7 +88,7 @@ def outcome_of(upgrade: Upgrade, checkpoint: Checkpoint) -> Outcome:
             f"{place} is sealed by this upgrade, and no Spark starts from it, old code or new. {back}, and the old code is "
             f"started. {on} Or see to it that the old code is in place, and lift the seal by hand"
             f"{', which leaves what the new code has written' if upgrade.has(Event.RELEASED) else ''}:",
-            (f"airflow-ckpt unseal {shlex.quote(place)} --plan {mark.plan_id}",),
+            (command("unseal", place, "--plan", mark.plan_id),),
             clear=_TAKE_BACK,
         )
     if not upgrade.has(Event.RELEASED):
@@ -104,9 +104,11 @@ def outcome_of(upgrade: Upgrade, checkpoint: Checkpoint) -> Outcome:
         f"The new code was allowed to start on {place}, is not known to be well, and was not rolled back. {back}, the "
         f"sink is rolled back with it, and the old code is started. {on} Or stop the stream and rewind by hand:",
         (
-            f"airflow-ckpt rewind {shlex.quote(place)} --to-batch {after} "
-            f"--backup-id {upgrade.fact(Event.RELEASED, 'backup_id')} --repository REPOSITORY "
-            f"--name {shlex.quote(upgrade.name)} --sink SINK --sink-policy rollback --query-is-stopped --apply",
+            command(
+                *("rewind", place, "--to-batch", after, "--backup-id", upgrade.fact(Event.RELEASED, "backup_id")),
+                *("--repository", "REPOSITORY", "--name", upgrade.name, "--sink", "SINK", "--sink-policy", "rollback"),
+                *("--query-is-stopped", "--apply"),
+            ),
         ),
         clear=_TAKE_BACK,
     )

@@ -101,7 +101,7 @@ class SetRestorePlan(JointPlan):
     def command(self) -> str:
         """The command that resumes it."""
         replace = " --replace" if self.replace else ""
-        return f"airflow-ckpt chain restore {self.arguments} --set {self.set_id}{replace} --apply"
+        return f"airflow-ckpt chain restore {self.arguments} --set {shlex.quote(self.set_id)}{replace} --apply"
 
     @property
     def verdict(self) -> Verdict:
