@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.marker import MARKER
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.errors import RefusedError, StorageError
@@ -29,7 +30,6 @@ from airflow_ckpt_provider.storage.signatures import SIGNATURES
 
 #: A lock cannot be removed: more than this is taken for a mistake.
 LONGEST = timedelta(days=3660)
-_MARKER = "repository.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Immutability:
         """Lock all objects of a backup, and what is needed to open the repository."""
         place = self.repository.location
         keys = () if self.length is None else place.list(KEYS).files
-        self._lock([_MARKER, *(file.path for file in keys), *self._files_of(manifest)])
+        self._lock([MARKER, *(file.path for file in keys), *self._files_of(manifest)])
 
     def _files_of(self, manifest: Manifest) -> Iterable[str]:
         if self.length is None:

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
+from airflow_ckpt_provider.backup.marker import MARKER
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.errors import CkptError, RefusedError, RepositoryError
 from airflow_ckpt_provider.json_text import load_json
@@ -36,7 +37,6 @@ from airflow_ckpt_provider.storage.key_sets import (
 from airflow_ckpt_provider.storage.keys import WrappedKey
 from airflow_ckpt_provider.storage.location import Location
 
-_MARKER = "repository.json"
 _EXPORT_FORMAT, _EXPORT_VERSION = "airflow-ckpt-key-export", 1
 _REMOVED = "key removed"
 #: How often the next number may be taken by somebody else before we give up.
@@ -267,7 +267,7 @@ def import_keys(location: Location, exported: bytes, *, made_by: str = "") -> li
     if there is None:
         _put_marker_back(location, marker)
     elif not isinstance(said := there.get("encryption"), Mapping) or said.get("cipher") != CIPHER:
-        location.replace(_MARKER, json.dumps({**there, "encryption": marker["encryption"]}).encode())
+        location.replace(MARKER, json.dumps({**there, "encryption": marker["encryption"]}).encode())
     for _ in range(_TRIES):
         ring = _ring(location, lenient=True)
         more = tuple(each for each in keys if each.id not in {known.id for known in ring.keys})
@@ -292,7 +292,7 @@ def _opened(location: Location) -> tuple[Repository, bytes]:
 
 
 def _marker(location: Location) -> dict[str, Any]:
-    marker = load_json(location.read_document(_MARKER))
+    marker = load_json(location.read_document(MARKER))
     if not isinstance(marker, dict):
         raise ValueError("it is no object")
     return marker
@@ -314,7 +314,7 @@ def _ring(location: Location, *, lenient: bool = False) -> _Ring:
     try:
         marker = _marker(location)
     except (FileNotFoundError, ValueError) as e:
-        raise RepositoryError(f"{location}/{_MARKER} cannot be read: {e}", hint=_IMPORT) from e
+        raise RepositoryError(f"{location}/{MARKER} cannot be read: {e}", hint=_IMPORT) from e
     if not isinstance(marker.get("encryption"), Mapping):
         raise _not_encrypted(location)
     sets = tuple(key_sets(location))
@@ -350,7 +350,7 @@ def _forget(location: Location, data_key: bytes) -> None:
         )
     if ring.first is not None and ring.first.id not in {each.id for each in ring.keys}:
         encryption = {name: value for name, value in ring.marker["encryption"].items() if name != "wrapped_key"}
-        location.replace(_MARKER, json.dumps({**ring.marker, "encryption": encryption}).encode())
+        location.replace(MARKER, json.dumps({**ring.marker, "encryption": encryption}).encode())
     for old in ring.sets[1:]:
         location.delete(old.path)
 
@@ -378,15 +378,15 @@ def _prove(location: Location, marker: Mapping[str, Any], keys: Iterable[Wrapped
 
 
 def _is_encrypted(path: str) -> bool:
-    return path != _MARKER and not path.startswith(f"{KEYS}/") and "/." not in f"/{path}"
+    return path != MARKER and not path.startswith(f"{KEYS}/") and "/." not in f"/{path}"
 
 
 def _put_marker_back(location: Location, marker: Mapping[str, Any]) -> None:
     data = json.dumps(marker).encode()
     try:
-        location.create(_MARKER, data)
+        location.create(MARKER, data)
     except FileExistsError:  # one that cannot be read
-        location.replace(_MARKER, data)
+        location.replace(MARKER, data)
 
 
 def _parsed_export(exported: bytes) -> tuple[dict[str, Any], tuple[WrappedKey, ...]]:

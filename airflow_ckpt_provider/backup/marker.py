@@ -39,11 +39,10 @@ def refuse_inside(place: Location, *, of_checkpoints: bool = True) -> None:
     :param of_checkpoints: ``False``: a checkpoint may be above, whose own doctor warns of it.
     :raises RepositoryError: one is.
     """
+    kinds = {"repository": _has_marker, **({"checkpoint": is_checkpoint} if of_checkpoints else {})}
     for above in Location(place.store.plain, place.store.canonical(place.root)).parents:
         try:
-            kind = (
-                "repository" if _has_marker(above) else "checkpoint" if of_checkpoints and is_checkpoint(above) else ""
-            )
+            kind = next((kind for kind, is_one in kinds.items() if is_one(above)), None)
         except (OSError, CkptError) as e:  # somebody else's directory, which these credentials may not read
             log.debug("%s could not be read for a repository or checkpoint: %s", above, e)
             continue
