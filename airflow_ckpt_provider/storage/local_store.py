@@ -354,7 +354,9 @@ def _refuse_device(path: str) -> None:
     with suppress(FileNotFoundError, NotADirectoryError):
         mode = os.lstat(path).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
-            raise OSError(errno.EINVAL, "it is a device, a pipe or a socket")
+            raise StorageError(
+                f"could not write {path}: it is a device, a pipe or a socket", hint="give the name of a file"
+            )
 
 
 def _version(path: str) -> _Version:
@@ -439,7 +441,6 @@ def _translated(action: str) -> Iterator[None]:
         errno.EPERM: permissions,
         errno.EROFS: "the file system is mounted read-only: choose another place",
         errno.ENOTDIR: "a part of this path is a file: correct the address",
-        errno.EINVAL: "give the name of a file",
         errno.ENAMETOOLONG: "the file system takes no name that long: choose a shorter one",
         errno.EISDIR: "this is a directory: correct the address",
     }
