@@ -76,8 +76,10 @@ def chain_undone_by(streams: Sequence[ChainStream], made_by: str) -> str | None:
     :param made_by: the run.
     """
     held = min(streams, key=lambda stream: stream.name).held
-    records = [r for r in (held.records() if held else ()) if (r.get("kind"), r.get("made_by")) == (KIND, made_by)]
-    return str(max(records, key=lambda record: str(record["at"]))["of"]) if records else None
+    for record in held.records() if held else ():  # newest first
+        if (record.get("kind"), record.get("made_by")) == (KIND, made_by) and isinstance(record.get("of"), str):
+            return str(record["of"])
+    return None
 
 
 def _undo_chain(

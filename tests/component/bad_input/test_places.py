@@ -16,7 +16,7 @@ from tests.support.refused_commands import WORK, refused, says, some_files, unch
 
 
 def moved(place: Path, tmp_path: Path) -> Path:
-    """A repository at a place where none can be made."""
+    """Move a repository to a place in which `init` makes none."""
     Path(new_repository(tmp_path / "moved")).rename(place)
     return place
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
@@ -16,6 +15,7 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.fenced_attempts import attempt_at, attempt_that, notes
+from tests.support.waiting import wait_until
 from tests.support.watched_stores import watched
 
 
@@ -44,8 +44,8 @@ class TestWhatWasDoneSince:
             attempts.replace("000001.json", json.dumps(document).encode())
         ended = {file.path: file for file in attempts.list().files}["000001.end.json"].modified
         assert ended is not None
-        while not datetime.now(UTC) > ended + timedelta(seconds=1.1):  # some stores tell whole seconds
-            time.sleep(0.05)
+        over = ended + timedelta(seconds=1.1)  # some stores tell whole seconds
+        wait_until(lambda: datetime.now(UTC) > over)
         since = Clocks(passed=passed)
         with fenced(repository, place / "orders", plan_id="second", what="a reset", made_by="b") as second:
             other = second.done_since(since)

@@ -1,4 +1,4 @@
-"""rewind and undo: what goes and what stays, and what is refused without a trace."""
+"""rewind and undo: which files are removed and which stay, and that a refusal changes nothing."""
 
 from __future__ import annotations
 
