@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, suppress
 
+import pytest
+
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.attempts import LeaseTerms, attempts_place
 from airflow_ckpt_provider.change.fence import Fence, fenced
@@ -13,6 +15,16 @@ from tests.support.watched_stores import Killed
 
 #: So short that a test can wait for its end, and so long that no renewal of it comes too late on a busy machine.
 SHORT, LONG = LeaseTerms(0.3, 0.1), LeaseTerms(30.0, 10.0)
+
+
+@pytest.fixture
+def repository(place: Location) -> Repository:
+    return Repository.open_or_create(place / "backups")
+
+
+@pytest.fixture
+def orders(place: Location) -> Location:
+    return place / "orders"
 
 
 def attempt_at(

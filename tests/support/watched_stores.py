@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
+import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from airflow_ckpt_provider.storage.location import Location
@@ -135,7 +136,7 @@ class Life:
     """
 
     def __init__(self, writes: int) -> None:
-        self.left = writes
+        self.writes = self.left = writes
         self.dead = False
         self._lock = threading.Lock()
 
@@ -146,6 +147,28 @@ class Life:
                 self.left -= 1
             if self.dead:
                 raise Killed(f"before {operation} of {path}")
+
+
+def lives(writes: Iterable[int], *, least: int) -> Iterator[Life]:
+    """Processes of which each dies later than the one before, until one lives to its end.
+
+    ::
+
+        for life in lives(range(200), least=10):
+            with suppress(Killed):
+                change(watched(place, life.before)[0])
+            if not life.dead:
+                continue
+
+    :param writes: how many each carries out.
+    :param least: the one that lives has carried out more.
+    """
+    for each in writes:
+        yield (life := Life(each))
+        if not life.dead:
+            assert each > least
+            return
+    pytest.fail("it never ended")
 
 
 def in_memory(name: str = "orders") -> Location:

@@ -15,18 +15,10 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.fenced_attempts import attempt_at, attempt_that, notes
+from tests.support.fenced_attempts import orders as orders
+from tests.support.fenced_attempts import repository as repository
 from tests.support.waiting import wait_until
 from tests.support.watched_stores import watched
-
-
-@pytest.fixture
-def repository(place: Location) -> Repository:
-    return Repository.open_or_create(place / "backups")
-
-
-@pytest.fixture
-def orders(place: Location) -> Location:
-    return place / "orders"
 
 
 class TestWhatWasDoneSince:

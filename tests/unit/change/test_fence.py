@@ -30,20 +30,12 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.units import shown_time
 from tests.support.fenced_attempts import LONG, SHORT, attempt_at, notes
+from tests.support.fenced_attempts import orders as orders
+from tests.support.fenced_attempts import repository as repository
 from tests.support.waiting import wait_until
 from tests.support.watched_stores import Killed, watched
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def repository(place: Location) -> Repository:
-    return Repository.open_or_create(place / "backups")
-
-
-@pytest.fixture
-def orders(place: Location) -> Location:
-    return place / "orders"
 
 
 def is_lost(fence: Fence) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from tests.support.checkpoints import contents, metadata, plant
 from tests.support.flows import NEWEST, stateless
 from tests.support.restores import loud_seal
 from tests.support.stopped import STOPPED
-from tests.support.watched_stores import WRITES, Killed, Life, forget_all, watched
+from tests.support.watched_stores import WRITES, Killed, forget_all, lives, watched
 
 PATH = "_checkpoints/spark_catalog/default/orders/ingest"
 SINK = Sink(kind="foreachBatch")
@@ -164,47 +165,41 @@ class TestReset:
 
     @pytest.mark.parametrize("continue_numbers", [False, True])
     def test_stopped_anywhere(self, place: Location, continue_numbers: bool) -> None:
-        for writes in range(60):
-            storage = place / f"s{writes}"
+        for life in lives(range(60), least=3):
+            storage = place / f"s{life.writes}"
             plant(storage / f"{PATH}/0", stateless())
-            dying, _ = watched(storage, Life(writes).before)
-            try:
+            dying, _ = watched(storage, life.before)
+            with suppress(Killed):
                 reset(dying, continue_numbers=continue_numbers)
-                assert writes > 3
-                break
-            except Killed:
-                pass
+            if not life.dead:
+                continue
             flow = ingest(storage)
             live = flow.version(flow.live or 0)
             not_begun = contents(live) == stateless()
             complete = {"metadata", "sources/0/0"} <= set(contents(live)) and flow.live == 1
-            assert loud_seal(live) or not_begun or complete, f"after write {writes}"
+            assert loud_seal(live) or not_begun or complete, f"after write {life.writes}"
             reset(storage, continue_numbers=continue_numbers)
             assert ingest(storage).versions == (0, 1)
             assert contents(storage / f"{PATH}/0") == stateless()
             assert not loud_seal(storage / f"{PATH}/1")
             forget_all()
-        else:
-            pytest.fail("it never ended")
 
     def test_taken_back_on_a_disk_no_empty_version_is_left(self, tmp_path: Path) -> None:
         """Spark takes the highest number for the live one, an empty directory too, and would start from the beginning in it."""
-        for writes in range(60):
-            storage = Location(LocalStore(), str(tmp_path / str(writes)))
+        for life in lives(range(60), least=3):
+            storage = Location(LocalStore(), str(tmp_path / str(life.writes)))
             plant(storage / f"{PATH}/0", stateless())
             reset(storage)
             repository = Repository.open(default_repository(storage))
-            dying, _ = watched(storage, Life(writes).before)
-            try:
+            dying, _ = watched(storage, life.before)
+            with suppress(Killed):
                 undo(ingest(dying).version(1), repository, rest=STOPPED)
-                assert writes > 3
-                break
-            except Killed:
-                pass
+            if not life.dead:
+                continue
             flow = ingest(storage)
             empty = flow.live == 1 and not (storage / f"{PATH}/1").walk()
             assert not empty or loud_seal(storage / f"{PATH}/0"), (
-                f"after write {writes}: nobody sees that it is not ended"
+                f"after write {life.writes}: nobody sees that it is not ended"
             )
             undo(storage / f"{PATH}/0", repository, rest=STOPPED)
             assert ingest(storage).versions == (0,)
@@ -258,20 +253,16 @@ class TestRestore:
 
     def test_stopped_anywhere(self, storage: Location, repository: Repository) -> None:
         plant(storage / f"{PATH}/0", stateless(5))
-        for writes in range(60):
+        for life in lives(range(60), least=3):
             for path in (storage / f"{PATH}/1").walk():
                 (storage / f"{PATH}/1").delete(path)
-            dying, _ = watched(storage, Life(writes).before)
-            try:
+            dying, _ = watched(storage, life.before)
+            with suppress(Killed):
                 assert self.restore(dying, repository, ["sink_duplicates"]) == 1
-                assert writes > 3
-                break
-            except Killed:
-                pass
+            if not life.dead:
+                continue
             flow = ingest(storage)
             complete = bool(flow.progress and flow.progress.latest_committed == NEWEST)
-            assert flow.live == 0 or loud_seal(flow.version(1)) or complete, f"after write {writes}"
+            assert flow.live == 0 or loud_seal(flow.version(1)) or complete, f"after write {life.writes}"
             assert self.restore(storage, repository, ["sink_duplicates"]) == 1
             assert not loud_seal(flow.version(1))
-        else:
-            pytest.fail("it never ended")

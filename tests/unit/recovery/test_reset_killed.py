@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from tests.support.resets import (
 )
 from tests.support.restores import loud_seal
 from tests.support.stopped import STOPPED
-from tests.support.watched_stores import Killed, Life, forget_all, watched
+from tests.support.watched_stores import Killed, Life, forget_all, lives, watched
 
 
 class TestStoppedAnywhere:
@@ -44,21 +45,18 @@ class TestStoppedAnywhere:
     def test_a_reset(self, place: Location, way: ResetWay) -> None:
         accept = ["sink_duplicates"] if way is SCRATCH else []
         before = contents(plant(place / "same", stream(SHORT)))
-        for writes in range(400):
-            orders = plant(place / f"{way}{writes}" / "orders", stream(SHORT))
+        for life in lives(range(400), least=5):
+            orders = plant(place / f"{way}{life.writes}" / "orders", stream(SHORT))
             held_at = repository(orders).location
-            life = Life(writes)
             dying, _ = watched(orders, life.before)
             held, _ = watched(held_at, life.before)
-            try:
+            with suppress(Killed):
                 reset(dying, way, accept=accept, held=Repository.open(held))
-                assert writes > 5
-                break
-            except Killed:
-                pass
+            if not life.dead:
+                continue
             now = contents(orders)
             done = not loud_seal(orders) and self.is_done(orders, way, before)
-            assert loud_seal(orders) or now == before or done, f"after write {writes}"
+            assert loud_seal(orders) or now == before or done, f"after write {life.writes}"
             if not done:
                 reset(orders, way, accept=accept)
             assert self.is_done(orders, way, before)
@@ -66,8 +64,6 @@ class TestStoppedAnywhere:
             undone(orders)
             assert contents(orders) == before
             forget_all()  # listings in memory walk over everything
-        else:
-            pytest.fail("it never ended")
 
     def test_a_reset_that_puts_its_seal_higher(self, place: Location, tmp_path: Path) -> None:
         """The new checkpoint begins beyond the old one's numbers: stopped in between, there are two seals."""
@@ -76,28 +72,23 @@ class TestStoppedAnywhere:
         before = contents(plant(place / "same", stateless(SHORT)))
         wanted = {SEED, "metadata", "offsets/8", "offsets/9", "commits/9"}
         two_seals = 0
-        for writes in range(400):
-            orders = plant(place / f"n{writes}" / "orders", stateless(SHORT))
-            life = Life(writes)
+        for life in lives(range(400), least=10):
+            orders = plant(place / f"n{life.writes}" / "orders", stateless(SHORT))
             held, _ = watched(repository(orders).location, life.before)
             dying, _ = watched(orders, life.before)
-            try:
+            with suppress(Killed):
                 reset(dying, held=Repository.open(held), **options)
-                assert writes > 10
-                break
-            except Killed:
-                pass
+            if not life.dead:
+                continue
             now = contents(orders)
             two_seals += sum(data.startswith(SEAL_PREFIX) for data in now.values()) == 2
-            assert loud_seal(orders) or now == before or set(now) == wanted, f"after write {writes}"
+            assert loud_seal(orders) or now == before or set(now) == wanted, f"after write {life.writes}"
             if loud_seal(orders) or now == before:
                 reset(orders, **options)
             assert set(contents(orders)) == wanted
             undone(orders)
             assert contents(orders) == before
             forget_all()  # listings in memory walk over everything
-        else:
-            pytest.fail("it never ended")
         assert two_seals == 1
 
     def is_done(self, orders: Location, way: ResetWay, before: Files) -> bool:
@@ -111,26 +102,21 @@ class TestStoppedAnywhere:
 
     def test_an_undo(self, place: Location) -> None:
         before = contents(plant(place / "same", stream(SHORT)))
-        for writes in range(400):
-            orders = plant(place / f"u{writes}" / "orders", stream(SHORT))
+        for life in lives(range(400), least=5):
+            orders = plant(place / f"u{life.writes}" / "orders", stream(SHORT))
             reset(orders)
             after = contents(orders)
-            life = Life(writes)
             dying, _ = watched(orders, life.before)
             held, _ = watched(default_repository(orders), life.before)
-            try:
+            with suppress(Killed):
                 undone(dying, Repository.open(held))
-                assert writes > 5
-                break
-            except Killed:
-                pass
+            if not life.dead:
+                continue
             now = contents(orders)
-            assert loud_seal(orders) or now in (after, before), f"after write {writes}"
+            assert loud_seal(orders) or now in (after, before), f"after write {life.writes}"
             undone(orders)
             assert contents(orders) == before
             forget_all()  # listings in memory walk over everything
-        else:
-            pytest.fail("it never ended")
 
     def test_a_reset_that_was_killed_can_be_taken_back(self, place: Location) -> None:
         for writes in range(3, 60, 4):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from tests.support.damaged_sets import damaged_object
 from tests.support.several_sinks import IDS, NEWEST, Application
 from tests.support.spoiled import spoil
 from tests.support.stopped import STOPPED
-from tests.support.watched_stores import Killed, Life, forget_all, in_memory
+from tests.support.watched_stores import Killed, forget_all, in_memory, lives
 
 
 @pytest.fixture
@@ -350,53 +351,45 @@ class TestStoppedAnywhere:
     @pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.slow)])
     def test_it_is_resumed_or_taken_back(self, step: int) -> None:
         half_way = 0
-        for writes in range(0, 600, step):
+        for life in lives(range(0, 600, step), least=60):
             forget_all()
             application = Application.planted(in_memory("application"))
             _, then, now = backed_up_and_gone_on(application)
-            life = Life(writes)
-            try:
+            with suppress(Killed):
                 application.restored(
                     application.streams(before=life.before), application.watched_repository(life.before)
                 )
-                assert writes > 60
-                break
-            except Killed:
-                pass
+            if not life.dead:
+                continue
             there = application.content()
             changed = [name for name in IDS if there[name] != now[name]]
             half_way += len(changed) == 1
             done = all(n in changed and there[n].items() <= then[n].items() for n in IDS)
-            assert not changed or done or application.sealed() == list(IDS), f"after write {writes}"
-            if writes % 2 and changed:
+            assert not changed or done or application.sealed() == list(IDS), f"after write {life.writes}"
+            if life.writes % 2 and changed:
                 application.taken_back()
-                assert application.content() == now, f"after write {writes}"
+                assert application.content() == now, f"after write {life.writes}"
             else:
                 application.restored()
                 assert all(application.content()[name].items() <= then[name].items() for name in IDS)
                 assert [Checkpoint.at(application.root / n).progress().latest_committed for n in IDS] == [4, 6]
             assert application.sealed() == []
-        else:
-            pytest.fail("it never ended")
         assert half_way or step > 1
 
     @pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.slow)])
     def test_an_undo_is_resumed(self, step: int) -> None:
-        for writes in range(0, 600, step):
+        for life in lives(range(0, 600, step), least=20):
             forget_all()
             application = Application.planted(in_memory("application"))
             _, _, now = backed_up_and_gone_on(application)
             application.restored()
-            try:
-                application.taken_back(application.streams(before=Life(writes).before))
-                assert writes > 20
-                break
-            except Killed:
-                application.taken_back()
-            assert application.content() == now, f"after write {writes}"
+            with suppress(Killed):
+                application.taken_back(application.streams(before=life.before))
+            if not life.dead:
+                continue
+            application.taken_back()
+            assert application.content() == now, f"after write {life.writes}"
             assert application.sealed() == []
-        else:
-            pytest.fail("it never ended")
 
     def test_a_second_run_meanwhile(self, application: Application) -> None:
         _, then, _ = backed_up_and_gone_on(application)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from tests.support.restores import loud_seal
 from tests.support.rewinds import NEWEST, repository, rewound
 from tests.support.rewound_sinks import KEEP, ROLLBACK, Sinks, carry_out, plan_of
 from tests.support.stopped import STOPPED
-from tests.support.watched_stores import Killed, Life, watched
+from tests.support.watched_stores import Killed, Life, lives, watched
 
 
 class TestStoppedAnywhere:
@@ -40,54 +41,47 @@ class TestStoppedAnywhere:
     @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
     def test_a_rewind_is_resumed_or_taken_back(self, place: Location, tmp_path: Path, step: int) -> None:
         half_way = 0
-        for writes in range(0, 400, step):
-            orders = plant(place / f"r{writes}" / "orders", stream(NEWEST))
-            sinks = Sinks(tmp_path / f"s{writes}")
+        for life in lives(range(0, 400, step), least=20):
+            orders = plant(place / f"r{life.writes}" / "orders", stream(NEWEST))
+            sinks = Sinks(tmp_path / f"s{life.writes}")
             before = sinks.state()
             repository(orders)
-            at, held, given = self.dying(orders, sinks, Life(writes))
-            try:
+            at, held, given = self.dying(orders, sinks, life)
+            with suppress(Killed):
                 carry_out(at, given, Repository.open(held))
-                assert writes > 20
-                break
-            except Killed:
-                pass
+            if not life.dead:
+                continue
             done = Checkpoint.at(orders).progress().seal is None and len(orders.walk()) < len(stream(NEWEST))
             untouched = set(orders.walk()) == set(stream(NEWEST)) and sinks.state() == before
-            assert loud_seal(orders) or untouched or done, f"after write {writes}"
+            assert loud_seal(orders) or untouched or done, f"after write {life.writes}"
             half_way += loud_seal(orders) and sinks.state() != before
-            if writes % 2 and not untouched:
+            if life.writes % 2 and not untouched:
                 undo(orders, repository(orders), sink=sinks.all, rest=STOPPED)
                 assert sinks.state() == before
                 assert set(orders.walk()) == set(stream(NEWEST))
             elif not done:
                 carry_out(orders, sinks.all)
-            if not writes % 2 or untouched:
+            if not life.writes % 2 or untouched:
                 assert set(orders.walk()) == rewound(stream(NEWEST), 4) or untouched
                 assert sinks.state()[:4] == ([4, 4], [4, 4], 4, 4) or untouched
-        else:
-            pytest.fail("it never ended")
         assert half_way > 0
 
     @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
     def test_an_undo_is_resumed(self, place: Location, tmp_path: Path, step: int) -> None:
-        for writes in range(0, 400, step):
-            orders = plant(place / f"u{writes}" / "orders", stream(NEWEST))
-            sinks = Sinks(tmp_path / f"s{writes}")
+        for life in lives(range(0, 400, step), least=10):
+            orders = plant(place / f"u{life.writes}" / "orders", stream(NEWEST))
+            sinks = Sinks(tmp_path / f"s{life.writes}")
             before = sinks.state()
             carry_out(orders, sinks.all)
-            at, held, given = self.dying(orders, sinks, Life(writes))
-            try:
+            at, held, given = self.dying(orders, sinks, life)
+            with suppress(Killed):
                 undo(at, Repository.open(held), sink=given, rest=STOPPED)
-                assert writes > 10
-                break
-            except Killed:
-                undo(orders, repository(orders), sink=sinks.all, rest=STOPPED)
+            if not life.dead:
+                continue
+            undo(orders, repository(orders), sink=sinks.all, rest=STOPPED)
             assert sinks.state() == before
             assert set(orders.walk()) == set(stream(NEWEST))
             assert DeltaTable(sinks.second.uri).version() == 4
-        else:
-            pytest.fail("it never ended")
 
     def test_between_the_two_tables(self, orders: Location, sinks: Sinks, monkeypatch: pytest.MonkeyPatch) -> None:
         """The first is rolled back, the second not yet; status names the command, another set of sinks is refused."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from airflow_ckpt_provider.backup.repository import Repository
@@ -21,7 +23,7 @@ from tests.support.backups import stream
 from tests.support.checkpoints import contents, plant
 from tests.support.file_sinks import NEWEST, entry, file_sink
 from tests.support.stopped import STOPPED
-from tests.support.watched_stores import Killed, Life, watched
+from tests.support.watched_stores import Killed, lives, watched
 
 
 @pytest.mark.parametrize("compact", [None, 1, 3])
@@ -140,28 +142,23 @@ class TestRewound:
 
     def test_stopped_anywhere_the_log_has_whole_batches(self, place: Location) -> None:
         """A reader goes by the log: at every moment all files that it names are there."""
-        for writes in range(100):
-            orders = plant(place / f"{writes}" / "orders", stream(NEWEST))
-            out = file_sink(place / f"{writes}" / "out")
-            life = Life(writes)
+        for life in lives(range(100), least=10):
+            orders = plant(place / f"{life.writes}" / "orders", stream(NEWEST))
+            out = file_sink(place / f"{life.writes}" / "out")
             dying, _ = watched(orders, life.before)
             dying_out, _ = watched(out, life.before)
             Repository.open_or_create(default_repository(orders))
             held, _ = watched(default_repository(orders), life.before)
-            try:
+            with suppress(Killed):
                 self.rewind(dying, Sink(place=dying_out), Repository.open(held))
-                assert writes > 10
-                break
-            except Killed:
-                pass
+            if not life.dead:
+                continue
             named = {path.removeprefix("_spark_metadata/") for path in out.walk("_spark_metadata")}
             assert {f"part {batch}.json" for batch in named} <= set(out.walk())
             assert named == {str(batch) for batch in range(len(named))}
             if Checkpoint.at(orders).progress().latest_committed != 4 or Checkpoint.at(orders).progress().seal:
                 self.rewind(orders, Sink(place=out))
             assert set(out.walk("_spark_metadata")) == {f"_spark_metadata/{b}" for b in range(5)}
-        else:
-            pytest.fail("it never ended")
 
     def test_a_data_file_that_somebody_deleted(self, place: Location, orders: Location) -> None:
         out = file_sink(place / "out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ from tests.support.checkpoints import QUERY_ID, contents, plant
 from tests.support.delta_batches import append, batches_in, delta_table
 from tests.support.restores import loud_seal
 from tests.support.stopped import STOPPED
-from tests.support.watched_stores import Killed, Life, forget_all, in_memory, watched
+from tests.support.watched_stores import Killed, forget_all, in_memory, lives, watched
 
 DRAINED = 3
 RUN = "upgrade_orders/run 1"
@@ -414,29 +415,24 @@ class TestTheWayBack:
     @pytest.mark.slow
     def test_stopped_anywhere(self, place: Location, tmp_path: Path) -> None:
         """After every single write: no Spark starts, or nothing has begun, or all is done; the same again ends it."""
-        for writes in range(200):
-            orders = plant(place / f"k{writes}" / "orders", stream(DRAINED))
-            table = delta_table(tmp_path / f"t{writes}", range(2, DRAINED + 1))
-            kept = Repository.open_or_create(place / f"k{writes}" / "backups")
+        for life in lives(range(200), least=15):
+            orders = plant(place / f"k{life.writes}" / "orders", stream(DRAINED))
+            table = delta_table(tmp_path / f"t{life.writes}", range(2, DRAINED + 1))
+            kept = Repository.open_or_create(place / f"k{life.writes}" / "backups")
             released(orders, kept)
             before = backed_up(orders, kept)
             new_code_runs(orders, table)
             begun_with = contents(orders)
-            life = Life(writes)
             dying, _ = watched(orders, life.before)
             held, _ = watched(kept.location, life.before)
-            try:
+            with suppress(Killed):
                 taken_back(dying, Repository.open(held), table)
-                assert writes > 15
-                break
-            except Killed:
-                pass
-            assert loud_seal(orders) or contents(orders) in (begun_with, before), f"after write {writes}"
+            if not life.dead:
+                continue
+            assert loud_seal(orders) or contents(orders) in (begun_with, before), f"after write {life.writes}"
             taken_back_unless_done(orders, kept, table)
             assert contents(orders) == before
             assert batches_in(table) == [2, 2, 3, 3]
-        else:
-            pytest.fail("it never ended")
 
 
 def _dies_noting_the_way_back(operation: str, path: str) -> None:
