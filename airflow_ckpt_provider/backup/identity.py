@@ -17,9 +17,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
+from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.id_changes import IdChange, id_changes, restores_done
 from airflow_ckpt_provider.backup.manifest import Manifest
-from airflow_ckpt_provider.backup.repository import Repository, default_repository
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.stream_names import new_name
 from airflow_ckpt_provider.backup.streams import flow_version, is_place, stream_in_words
 from airflow_ckpt_provider.backup.transfer import in_parallel

@@ -73,9 +73,6 @@ log = logging.getLogger(__name__)
 GIVEN_UP = b'{"format":"airflow-ckpt-given-up"}\n'
 #: Restores of version 0.1.0 made safety backups, under a name with this at its end; ``latest`` never means one of them.
 SAFETY_SUFFIX = ".before-restore"
-#: What follows the name of a checkpoint in that of the repository beside it, where changes are kept when no repository is named:
-#: one for repairs, and one for the others.
-REWINDS, REPAIRS = ".rewinds", ".repairs"
 #: Next step where a backup is not found.
 _LISTS = "`airflow-ckpt backups REPOSITORY` lists what there is"
 #: Formats that are known here; and the one of a new repository where nobody asks for another.
@@ -166,13 +163,6 @@ class Repository:
             if any(not is_hidden_name_of(file.path, MARKER) for file in location.list().files):
                 raise
             return None
-
-    def is_beside(self, checkpoint: str) -> bool:
-        """Whether changes of a checkpoint are kept here when no repository is named.
-
-        :param checkpoint: its URI.
-        """
-        return self.location.uri in {checkpoint.rstrip("/") + word for word in (REWINDS, REPAIRS)}
 
     @classmethod
     def open_or_create(cls, location: Location, *, format: int | None = None) -> Repository:
@@ -606,30 +596,6 @@ def checked_plan_id(plan_id: str) -> str:
 def new_plan_id() -> str:
     """Make an id for a plan: short enough to be read out on the telephone."""
     return uuid.uuid4().hex[:8]
-
-
-def default_repository(checkpoint: Location) -> Location:
-    """Where changes of a checkpoint are kept when no repository is named: beside it."""
-    return Location(checkpoint.store, checkpoint.root.rstrip("/") + REWINDS)
-
-
-def repository_at(place: Location | None, checkpoint: Location) -> Repository | None:
-    """Open the repository that somebody named, else the one beside a checkpoint; ``None`` if that is not made yet.
-
-    :param place: the repository; ``None``: nobody named one.
-    :raises RepositoryError: the place that was named holds no repository.
-    """
-    beside = default_repository(checkpoint)
-    if place is None or place.uri == beside.uri:
-        return Repository.open_if_there(place or beside)
-    return Repository.open(place)
-
-
-def repository_for_change(place: Location | None, checkpoint: Location) -> Repository:
-    """As :func:`repository_at`, for a change that is carried out: the one beside a checkpoint is made."""
-    found = repository_at(place, checkpoint) or Repository.open_or_create(place or default_repository(checkpoint))
-    found.refuse_unsigned()
-    return found
 
 
 def _plan_path(plan_id: str) -> str:

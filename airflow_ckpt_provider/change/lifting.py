@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from airflow_ckpt_provider.backup.repository import REPAIRS, Repository
+from airflow_ckpt_provider.backup.beside import those_beside
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import STOPPING, UPGRADE, Begun, of_change
-from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.storage.location import Location
 
@@ -21,7 +19,7 @@ def begun_by_plans(checkpoint: Location, repository: Repository | None) -> Begun
     """
 
     def begun(seal: Seal) -> bool | None:
-        places = [repository] if repository is not None else list(_beside(checkpoint))
+        places = [repository] if repository is not None else list(those_beside(checkpoint))
         if any(place.kept_plan(seal.plan_id) is not None for place in places):
             return True
         if seal.reason.startswith(STOPPING):
@@ -32,10 +30,3 @@ def begun_by_plans(checkpoint: Location, repository: Repository | None) -> Begun
         return False  # somebody's own seal: `airflow-ckpt seal`, CheckpointSealOperator
 
     return begun
-
-
-def _beside(checkpoint: Location) -> Iterator[Repository]:
-    for place in (default_repository(checkpoint), Location(checkpoint.store, checkpoint.root.rstrip("/") + REPAIRS)):
-        repository = Repository.open_if_there(place)
-        if repository is not None:
-            yield repository

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_ckpt_provider.backup.beside import is_beside
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.edits import Edits
 from airflow_ckpt_provider.change.target import Target
@@ -263,7 +264,7 @@ def undo_command(place: str, plan_id: str, repository: Repository | None, sinks:
     :param sinks: URIs of the sinks that are put back with it.
     """
     words = ["airflow-ckpt", "undo", place, "--plan", plan_id]
-    if repository is not None and not repository.is_beside(place):
+    if repository is not None and not is_beside(repository, place):
         words += ["--repository", repository.location.uri]
     return shlex.join([*words, *(word for sink in sinks if sink for word in ("--sink", sink))])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import Any
 
+from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.change.rest import RestRule
-from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Call, UsageError
 from airflow_ckpt_provider.cli.spark_submit import restore_by_command, run_by_command

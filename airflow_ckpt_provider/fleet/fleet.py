@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from airflow_ckpt_provider.backup.beside import default_repository, has_room_beside
 from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.recorded_sources import sources_at
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
-from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.errors import CkptError, NotACheckpointError
 from airflow_ckpt_provider.fleet.backups import BackupsOfFleet, LastBackup
 from airflow_ckpt_provider.fleet.discovery import Discovery, Found, OnCount, State, Unread, inspect_target, named, said
@@ -239,8 +239,8 @@ class _Poller:
         progress, own = found.progress, None
         if progress is None:
             return None
-        beside = default_repository(found.place)
-        if beside.uri in self._rewinds or progress.seal:
+        beside = default_repository(found.place) if has_room_beside(found.place) else None
+        if beside and (beside.uri in self._rewinds or progress.seal):
             kept = Repository.open_if_there(beside)
             if kept and (progress.seal is None or kept.kept_plan(progress.seal.plan_id)):
                 own = status_in(progress, kept, rewind_records(kept))

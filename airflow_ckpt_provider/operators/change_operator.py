@@ -168,9 +168,9 @@ class StoppedQueryOperator(MaskingOperator):
         self, context: Context, place: Callable[[], Location], repository: Callable[[], Repository | None]
     ) -> bool:
         """Whether no change is half-way, and no other run has changed the checkpoint since; ``False`` where that is not known."""
+        from airflow_ckpt_provider.backup.beside import default_repository
         from airflow_ckpt_provider.backup.repository import Repository
         from airflow_ckpt_provider.change.attempts import was_changed_since
-        from airflow_ckpt_provider.change.set_aside import default_repository
         from airflow_ckpt_provider.change.target import inspect_target
 
         with suppress(CkptError):

@@ -81,7 +81,7 @@ class RepositoryOperator(MaskingOperator):
 
         :param place: the checkpoint.
         """
-        from airflow_ckpt_provider.change.set_aside import default_repository
+        from airflow_ckpt_provider.backup.beside import default_repository
 
         return self._repository_place() if self._repository_uri() else self._as_repository(default_repository(place))
 

@@ -111,7 +111,7 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the plan and, where it was carried out, the outcome."""
-        from airflow_ckpt_provider.backup.repository import repository_for_change
+        from airflow_ckpt_provider.backup.beside import repository_for_change
         from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
         from airflow_ckpt_provider.recovery.reset.apply import apply_reset
         from airflow_ckpt_provider.recovery.reset.plan import ResetPlan

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.change.target import read_seal
 from airflow_ckpt_provider.operators.change_operator import APPLY, ChangeOperator
 from airflow_ckpt_provider.operators.fields import flag, one_of, required, text, whole_number

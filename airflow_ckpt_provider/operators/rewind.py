@@ -104,7 +104,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the plan and, where it was carried out, the outcome."""
-        from airflow_ckpt_provider.backup.repository import repository_for_change
+        from airflow_ckpt_provider.backup.beside import repository_for_change
         from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
         from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
         from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_ckpt_provider.backup.repository import repository_at
+from airflow_ckpt_provider.backup.beside import repository_at
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, RepositoryOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.recovery.status import REWOUND, UNDER_WAY, status_of

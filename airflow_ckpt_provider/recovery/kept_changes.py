@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
+from airflow_ckpt_provider.backup.beside import default_repository, has_room_beside, those_beside
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.plan import undone_by
-from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.change.target import inspect_target
-from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.errors import NoSuchBackupError
 from airflow_ckpt_provider.recovery.flows.flow import CHECKPOINTS
-from airflow_ckpt_provider.recovery.repair.planning import repair_place
 from airflow_ckpt_provider.storage.location import Location
 
 
@@ -41,16 +38,12 @@ def repository_of_change(checkpoint: Location, plan_id: str | None = None) -> Re
 
 def repositories_beside(checkpoint: Location) -> list[Repository]:
     """The repositories beside a checkpoint, and beside the storage of its pipeline where it is one of a flow."""
-    storage, is_flow, _ = checkpoint.root.partition(f"/{CHECKPOINTS}/")
-    beside = [(default_repository, checkpoint), (repair_place, checkpoint)]
-    if is_flow:
-        beside.append((default_repository, Location(checkpoint.store, storage)))
-    places = []
-    for place_beside, location in beside:
-        with suppress(RefusedError):  # a whole bucket has no place beside it
-            places.append(place_beside(location))
-    found = (Repository.open_if_there(place) for place in places)
-    return [repository for repository in found if repository is not None]
+    found = [*those_beside(checkpoint)]
+    root, is_flow, _ = checkpoint.root.partition(f"/{CHECKPOINTS}/")
+    storage = Location(checkpoint.store, root)
+    if is_flow and has_room_beside(storage) and (kept := Repository.open_if_there(default_repository(storage))):
+        found.append(kept)
+    return found
 
 
 def _newest(repository: Repository, checkpoint: Location) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from airflow_ckpt_provider.backup.beside import is_beside
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.plan import chain_command, undo_command, undo_of, undone_by
 from airflow_ckpt_provider.change.sealing import STOPPING, of_change
@@ -292,6 +293,6 @@ def _again(place: str, plan: RewindPlan, repository: Repository | None) -> str:
         words.append("--no-exact-replay")
     if request.backup:
         words += ["--backup-id", request.backup]
-    if repository is not None and not repository.is_beside(place):
+    if repository is not None and not is_beside(repository, place):
         words += ["--repository", repository.location.uri]
     return command(*words, "--apply")

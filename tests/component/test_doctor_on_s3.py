@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from airflow_ckpt_provider.backup.beside import repair_place
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.recovery.repair.apply import apply_repair
-from airflow_ckpt_provider.recovery.repair.planning import plan_repair, repair_place
+from airflow_ckpt_provider.recovery.repair.planning import plan_repair
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.samples.archives import sample

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.rest import RestRule
-from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.recovery.chains.apply import apply_chain
 from airflow_ckpt_provider.recovery.chains.plan import ChainPlan

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location

@@ -19,8 +19,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind

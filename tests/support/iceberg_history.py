@@ -22,8 +22,8 @@ import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 from pyiceberg.types import LongType
 
+from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.guards.iceberg_retention import time_to_expiry
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.recovery.reset.apply import ResetOutcome, apply_reset
 from airflow_ckpt_provider.recovery.reset.plan import ResetPlan
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from airflow_ckpt_provider.backup.repository import repository_for_change
+from airflow_ckpt_provider.backup.beside import repository_for_change
 from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError

@@ -11,7 +11,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from airflow_ckpt_provider.backup.repository import Repository, repository_at, repository_for_change
+from airflow_ckpt_provider.backup.beside import repository_at, repository_for_change
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.change.plan import undo_command
 from airflow_ckpt_provider.change.stopping import stop_plan_and_apply

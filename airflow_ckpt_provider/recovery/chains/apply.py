@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_ckpt_provider.backup.repository import repository_for_change
+from airflow_ckpt_provider.backup.beside import repository_for_change
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.recovery.chains.plan import ChainPlan, JointPlan

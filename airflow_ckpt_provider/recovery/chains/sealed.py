@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ckpt_provider.backup.repository import repository_for_change
+from airflow_ckpt_provider.backup.beside import repository_for_change
 from airflow_ckpt_provider.change.fence import Fence, fenced
 from airflow_ckpt_provider.change.plan import undone_by
 from airflow_ckpt_provider.change.plan_seal import seal_for_plan

@@ -6,9 +6,9 @@ import shlex
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from airflow_ckpt_provider.backup.repository import Repository, repository_at
+from airflow_ckpt_provider.backup.beside import default_repository, repository_at
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.stream_names import stream_name
-from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, SourceOffset, parse_offsets

@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.edits import Edits, literal_writes
@@ -25,7 +26,6 @@ from airflow_ckpt_provider.change.engine import Change
 from airflow_ckpt_provider.change.plan import Plan, Risk
 from airflow_ckpt_provider.change.plan_page import accept_block, plan_page
 from airflow_ckpt_provider.change.rest import RestRule
-from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ckpt_provider.backup.beside import repair_place
 from airflow_ckpt_provider.backup.claims import entries_in_use
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
@@ -17,7 +18,6 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
 from airflow_ckpt_provider.recovery.repair.plan import RepairPlan
-from airflow_ckpt_provider.recovery.repair.planning import repair_place
 
 
 @dataclass(frozen=True, slots=True)

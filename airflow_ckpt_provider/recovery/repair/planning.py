@@ -10,8 +10,9 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
+from airflow_ckpt_provider.backup.beside import repair_place
 from airflow_ckpt_provider.backup.file_entry import FileEntry
-from airflow_ckpt_provider.backup.repository import REPAIRS, Repository, new_plan_id
+from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.target import inspect_target
@@ -271,19 +272,6 @@ def _why_not(
     else:
         reasons.append("The backups in the repository do not have what is missing either.")
     return (*reasons, *_LEFT)
-
-
-def repair_place(location: Location) -> Location:
-    """Where a repair without a repository keeps what it takes away.
-
-    :raises RefusedError: the checkpoint is a whole bucket: there is no place beside it.
-    """
-    parent, _, name = location.root.rstrip("/").rpartition("/")
-    if not (parent and name):
-        raise RefusedError(
-            f"there is no place beside {location} to keep what is taken away", hint="give a repository (--repository)"
-        )
-    return Location(location.store, f"{parent}/{name}{REPAIRS}")
 
 
 def _continued(seal: Seal, location: Location, repository: Repository | None) -> RepairPlan:

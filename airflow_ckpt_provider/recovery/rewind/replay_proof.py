@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider import markdown
-from airflow_ckpt_provider.backup.repository import repository_at
+from airflow_ckpt_provider.backup.beside import repository_at
 from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.commits import COMMITS

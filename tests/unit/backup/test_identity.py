@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
 from airflow_ckpt_provider.backup.lease import lease
 from airflow_ckpt_provider.backup.manifest import Manifest
-from airflow_ckpt_provider.backup.repository import Repository, default_repository
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.stream_names import new_name, stream_name
 from airflow_ckpt_provider.backup.streams import streams_among

@@ -8,12 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_ckpt_provider.backup.repository import (
-    Repository,
-    default_repository,
-    repository_at,
-    repository_for_change,
-)
+from airflow_ckpt_provider.backup.beside import default_repository, repository_at, repository_for_change
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError, RepositoryError
 from airflow_ckpt_provider.storage.hidden_name import hidden_name
 from airflow_ckpt_provider.storage.local_store import LocalStore

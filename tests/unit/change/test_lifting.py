@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.lifting import begun_by_plans
 from airflow_ckpt_provider.change.sealing import put_seal, seal, unseal
-from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.seal import Seal

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError, NotACheckpointError, RefusedError
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import seal
-from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.recovery.flows.flow import Flow, flow_named, flows_of

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.manifest import Manifest
-from airflow_ckpt_provider.backup.repository import Repository, default_repository
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from airflow_ckpt_provider.backup.beside import repair_place
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import seal, unseal
@@ -22,7 +23,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.findings import Severity
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.recovery.repair.apply import apply_repair
-from airflow_ckpt_provider.recovery.repair.planning import plan_repair, repair_place
+from airflow_ckpt_provider.recovery.repair.planning import plan_repair
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict

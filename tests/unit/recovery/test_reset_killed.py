@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.set_aside import default_repository
 from airflow_ckpt_provider.checkpoint.seal import SEAL_PREFIX
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, SealedError
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset

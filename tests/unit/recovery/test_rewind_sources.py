@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ckpt_provider.backup.beside import default_repository, repository_for_change
 from airflow_ckpt_provider.backup.create import create_backup
-from airflow_ckpt_provider.backup.repository import Repository, repository_for_change
-from airflow_ckpt_provider.change.set_aside import default_repository
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset
 from airflow_ckpt_provider.errors import RefusedError, SealedError
