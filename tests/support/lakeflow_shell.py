@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_ckpt_provider.cli.databricks_client import DatabricksClient
 from airflow_ckpt_provider.lakeflow import blocking_run
 from airflow_ckpt_provider.lakeflow.starting import RetryPolicy
-from tests.fake_databricks import TOKEN, FakeWorkspace
+from tests.fake_databricks import TOKEN, FakeWorkspace, samples
+from tests.fake_databricks.pipelines import Pipeline
+from tests.support.command_line import Finished, run
+
+FLOW = samples.INCREMENTAL
+AFTER = "2026-08-20T05:00:00Z"
+POSITIONS = {
+    FLOW: {"options": {"modifiedAfter": AFTER}, "carried_by": {"modifiedAfter": "modifiedAfter"}, "language": "python"}
+}
 
 
 @pytest.fixture
@@ -39,3 +49,29 @@ def shell(workspace: FakeWorkspace, monkeypatch: pytest.MonkeyPatch, tmp_path: P
         },
     )
     return tmp_path
+
+
+@pytest.fixture
+def pipeline(workspace: FakeWorkspace) -> Pipeline:
+    made = samples.customers(workspace)
+    samples.remove_drop_duplicates(made)
+    samples.land(workspace.sources["/landing/customers"], 2)
+    made.start({}, cause="USER_ACTION")
+    made.advance()
+    assert made.updates[-1].state == "FAILED"
+    return made
+
+
+def pipelines(*argv: object) -> Finished:
+    quick = () if argv[0] in ("list", "flows") else ("--poll", "0.001")
+    return run("pipelines", *argv, *quick)
+
+
+def written(place: Path, content: Any, name: str = "positions.json") -> Path:
+    file = place / name
+    file.write_text(json.dumps(content))
+    return file
+
+
+def rows(workspace: FakeWorkspace) -> int:
+    return len(workspace.rows("main.customers.customers"))

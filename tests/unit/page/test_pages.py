@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import time
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from html import unescape
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +20,11 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli.program import build_parser
-from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.fleet.discovery import discover
 from airflow_ckpt_provider.fleet.fleet import Fleet, inspect_fleet
 from airflow_ckpt_provider.fleet.report import keep_report, read_reports, rows_of
-from airflow_ckpt_provider.page.change_record import ChangeRecord
 from airflow_ckpt_provider.page.forms import Form, Places, restore_form
-from airflow_ckpt_provider.page.html import Head, change_page, streams_page
+from airflow_ckpt_provider.page.html import Head, streams_page
 from airflow_ckpt_provider.page.pages import NotThereError, Pages
 from airflow_ckpt_provider.page.site import FileLinks, write_site
 from airflow_ckpt_provider.page.stream_row import Met, StreamRow
@@ -37,63 +32,11 @@ from airflow_ckpt_provider.storage.location import SMALL
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.stream import Objectives, Stream
 from tests.support.every_run import of_these
+from tests.support.report_pages import NOW, changed, harmless, keep, row
 from tests.support.spoiled import spoil
 from tests.support.watched_stores import watched
 
-NOW = datetime(2026, 11, 23, 8, tzinfo=UTC)
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(2)>'{{7*1911911}}{%raw%}"
-
-
-class Read(HTMLParser):
-    """What a browser makes of a page: its elements, its links, and its text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-    @property
-    def links(self) -> list[str]:
-        return [attrs["href"] or "" for tag, attrs in self.elements if tag == "a" and "href" in attrs]
-
-
-def row(**values: Any) -> dict[str, Any]:
-    """A row of a report, as :meth:`Stream.to_json` makes it."""
-    return {
-        "name": "orders",
-        "checkpoint": "s3://lake/checkpoints/orders",
-        "state": "whole",
-        "looked_at": NOW.isoformat(),
-        "latest_committed": 10,
-        "batch_time": (NOW - timedelta(minutes=1)).isoformat(),
-        "gap": 0,
-        "batches_behind": 1,
-        "backup": {"backup_id": "b", "created": (NOW - timedelta(hours=1)).isoformat(), "verified": "contents"},
-        "time_to_loss": {"seconds": 3600.0, "known": True, "verdict": "SAFE", "reasons": []},
-        "situation": {"kind": "untouched", "message": "", "commands": [], "plan_id": None},
-        "last_drill": None,
-        "problems": [],
-        **values,
-    }
-
-
-def harmless(page: str) -> Read:
-    """Check that a page runs nothing: no script but its own file, no handler, no address but to its own pages."""
-    read = Read(page)
-    for tag, attrs in read.elements:
-        assert tag not in {"img", "iframe", "object", "style", "base"}, attrs
-        assert not [name for name in attrs if name.startswith("on") or name in {"style", "srcdoc"}], attrs
-        assert tag != "script" or set(attrs) == {"src", "defer"}, attrs
-        for name in ("href", "src", "action"):
-            assert not re.match(r"\s*\w+:", attrs.get(name) or ""), attrs
-    return read
 
 
 def test_all_pages_of_a_repository(repository: Repository, fleet: Fleet, tmp_path: Path) -> None:
@@ -164,25 +107,6 @@ def test_a_value_of_another_kind_is_not_known(part: str, value: Any, repository:
         harmless(pages.stream("orders"))
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"problems": ["\ud800"], "checkpoint": "/\ud800"},
-        {"situation": {"kind": "under_way", "message": "\ud800", "commands": ["\ud800"], "plan_id": "\ud800"}},
-        {"time_to_loss": {"seconds": 10**400, "known": True, "verdict": "SAFE"}},
-        {"last_drill": {"proven_at": NOW.isoformat(), "seconds": -(10**400)}},
-        {"oldest": {"batch_id": 0, "batch_time": "0001-01-01T00:00:00+00:00"}},
-    ],
-)
-def test_one_bad_report_takes_no_page_away(values: dict[str, Any], repository: Repository, tmp_path: Path) -> None:
-    keep(repository, [row(**values), row(name="payments", checkpoint="/other")])
-    pages = {
-        file.name: file.read_text() for file in write_site(repository, tmp_path / "site") if file.suffix == ".html"
-    }
-    assert "payments" in harmless(pages["index.html"]).text
-    assert harmless(pages["stream-orders.html"])
-
-
 def test_a_hostile_manifest_and_plan_are_text(checkpoint: Checkpoint, repository: Repository) -> None:
     made = create_backup(
         checkpoint, repository, name="orders", reason=HOSTILE, tags={HOSTILE: HOSTILE}, made_by=HOSTILE
@@ -247,32 +171,6 @@ def test_a_batch_that_was_purged_while_the_report_was_made_is_not_the_oldest(
     assert found["oldest"]["batch_time"]
 
 
-def changed(repository: Repository, checkpoint: str, plan_id: str = "1234abcd", **more: Any) -> None:
-    """Keep a plan, and the record that it was carried out."""
-    repository.keep_plan(plan_id, {"kind": "rewind", "checkpoint": checkpoint, "steps": [], **more})
-    repository.record(plan_id, {"kind": "rewind", "checkpoint": checkpoint})
-
-
-def test_changes_that_cannot_be_read_are_not_known(repository: Repository, fleet: Fleet) -> None:
-    changed(repository, repository.backups("orders")[0].checkpoint)
-    pages = Pages(repository, FileLinks())
-    shown = harmless(pages.stream("orders"))
-    assert ("rewind 1234abcd" in shown.text, "change-1234abcd.html" in shown.links) == (True, True)
-    (record,) = repository.location.list("audit").files
-    repository.location.replace(record.path, b"{")
-    shown = harmless(pages.stream("orders"))
-    assert f"UNKNOWN: {repository.location}/{record.path} cannot be read" in shown.text
-    assert len(re.findall(r"Changes\s*UNKNOWN", shown.text)) == 2, "nor does the timeline show that there are none"
-
-
-def test_the_changes_of_a_stream_that_no_report_names(repository: Repository) -> None:
-    changed(repository, repository.backups("orders")[0].checkpoint)
-    assert "rewind 1234abcd" in harmless(Pages(repository, FileLinks()).stream("orders")).text
-    keep(repository, [row(name="clicks", checkpoint="")])
-    page = harmless(Pages(repository, FileLinks()).stream("clicks")).text
-    assert "UNKNOWN: no report and no backup says which checkpoint this stream has" in page
-
-
 def test_only_the_newest_changes_are_shown(
     repository: Repository, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,32 +180,6 @@ def test_only_the_newest_changes_are_shown(
     page = harmless(Pages(repository, FileLinks()).stream("orders")).text
     assert [plan_id for plan_id in "123" if f"rewind {plan_id} " in page] == ["2", "3"]
     assert "1 older ones are not shown." in page
-
-
-def test_a_report_that_cannot_be_read_is_said(repository: Repository) -> None:
-    repository.location.replace("reports/broken.json", b"{")
-    repository.location.replace("reports/.half.json.tmp", b"{")
-    pages = Pages(repository, FileLinks())
-    for page in (pages.streams(), pages.stream("orders")):
-        text = harmless(page).text
-        assert f"report reports/broken.json cannot be used: {repository.location}/reports/broken.json" in text
-        assert "half" not in text
-        assert re.search(r"[Nn]o report about (it|this stream) could be read", text)
-        assert "never" not in text
-    with pytest.raises(NotThereError, match=r"a stream 'nobody'; report reports/broken\.json cannot be used"):
-        pages.stream("nobody")
-    repository.location.delete(repository.backups("orders")[0].path)
-    (repository.location / "backups/orders").store.remove_empty_directories((repository.location / "backups").root)
-    text = harmless(pages.streams()).text
-    assert "UNKNOWN: which streams there are could not be read." in text
-    assert "No report is kept" not in text
-
-
-def test_more_writers_than_are_read(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep(repository, [row()])
-    repository.location.replace("reports/z.json", repository.location.read("reports/w.json"))
-    monkeypatch.setattr("airflow_ckpt_provider.fleet.report._MOST", 1)
-    assert read_reports(repository).unread == ("1 more reports are not read, but for the first 1",)
 
 
 FORGED = "airflow-ckpt undo /lake/orders --plan 1234abcd; rm -rf ~"
@@ -352,38 +224,6 @@ def test_a_change_without_a_checkpoint_is_of_no_stream(repository: Repository) -
     assert "stream-orders.html" not in harmless(Pages(repository, FileLinks()).change("1234abcd")).links
 
 
-def test_a_plan_that_is_nested_too_deeply(repository: Repository) -> None:
-    nested: dict[str, Any] = {}
-    for _ in range(5000):
-        nested = {"a": nested}
-    change = ChangeRecord("1234abcd", "rewind", "/c", None, plan={"checkpoint": "/c", "more": nested})
-    page = harmless(change_page(Head(FileLinks(), "backups", NOW), change, None, ""))
-    assert "It cannot be shown: it is nested too deeply." in page.text
-    long = replace(change, plan={"checkpoint": "x" * 300_000})
-    page = harmless(change_page(Head(FileLinks(), "backups", NOW), long, None, ""))
-    assert re.search(r"x\n… 1000\d\d more characters", page.text)
-
-
-def test_one_page_that_cannot_be_made_takes_no_other_away(
-    checkpoint: Checkpoint, repository: Repository, tmp_path: Path
-) -> None:
-    create_backup(checkpoint, repository, name="other")
-    changed(repository, "/c")
-    repository.location.replace("plans/damaged.json", b"{")
-    repository.location.replace("damaged/other/000001.json", b"{")
-    keep(repository, [row(name="orders"), row(name="x" * 300, checkpoint="/long")])
-    files = {file.name: file for file in write_site(repository, tmp_path / "site")}
-    for name, why in {
-        "stream-other.html": "damaged/other/000001.json cannot be read",
-        "change-damaged.html": "plans/damaged.json cannot be read",
-    }.items():
-        text = harmless(files[name].read_text()).text
-        assert "The page cannot be made" in text
-        assert why in text
-    assert "rewind 1234abcd" in files["change-1234abcd.html"].read_text()
-    assert "orders" in files["index.html"].read_text()
-
-
 def test_names_of_files_fit_on_disks(checkpoint: Checkpoint, repository: Repository, tmp_path: Path) -> None:
     names = ["n" * LONGEST_NAME, f"{'n' * (LONGEST_NAME - 1)}m"]
     made = {name: create_backup(checkpoint, repository, name=name).backup_id for name in names}
@@ -408,24 +248,6 @@ def test_no_link_leads_to_a_page_that_is_not_made(
     assert {link for page in pages.values() for link in page.links} <= set(pages)
     assert f"backup-orders-{ids[1]}.html" in pages["stream-orders.html"].links
     assert all(word in pages["stream-orders.html"].text for word in (*ids, "Change kept-elsewhere"))
-
-
-def test_a_backup_that_the_store_does_not_give_out_is_not_known(repository: Repository, fleet: Fleet) -> None:
-    (backup,) = repository.backups("orders")
-
-    def refuse(operation: str, path: str) -> None:
-        if operation == "read" and path.endswith(backup.path):
-            raise StorageError("could not read it: 403", hint="x")
-
-    place, _ = watched(repository.location, refuse)
-    pages = Pages(Repository.open(place), FileLinks(), live=True)
-    of_backup, of_stream = pages.backup("orders", backup.backup_id), pages.stream("orders")
-    unknown = r'<span class="badge unknown">UNKNOWN</span>'
-    assert re.search(rf"<p>{unknown}", of_backup)
-    assert re.search(rf"cannot be read</td>\s*<td>{unknown}", of_stream)
-    assert "could not read it: 403" in harmless(of_backup).text
-    with pytest.raises(RefusedError, match="cannot be restored: could not read it: 403"):
-        pages.stream("orders", restore=(backup.backup_id, lambda row, manifest: Form("x", "x", ())))
 
 
 def test_no_form_for_a_backup_that_is_damaged(repository: Repository, fleet: Fleet) -> None:
@@ -476,18 +298,6 @@ def test_no_form_is_about_one_of_two_checkpoints_of_one_name(repository: Reposit
     assert shown == [mine, mine]
 
 
-def test_a_stream_without_a_report_is_shown_and_not_known(repository: Repository) -> None:
-    (only,) = Pages(repository, FileLinks()).reported().rows
-    assert (only.name, only.standing, only.backup_id) == ("orders", "unknown", "")
-    (backup,) = repository.backups("orders")
-    page = harmless(Pages(repository, FileLinks()).stream("orders")).text
-    assert "No report is about this stream yet" in page
-    assert f"Last good backup{backup.backup_id}, " in page
-    assert "Reportednever" in page
-    assert "Last drillUNKNOWN" in page
-    assert "no report is about it yet" in Pages(repository, FileLinks()).streams()
-
-
 def test_a_backup_that_was_found_damaged_since_the_report_is_none(repository: Repository, fleet: Fleet) -> None:
     (backup,) = repository.backups("orders")
     pages = Pages(
@@ -531,20 +341,6 @@ def test_the_page_of_a_stream_asks_for_no_backup_of_others(repository: Repositor
     assert [path for _, path in store.requests if "/backups/s8/" in path]
 
 
-def test_a_declared_stream_that_was_never_backed_up_is_shown_and_not_known(repository: Repository) -> None:
-    declared = {
-        "clicks": Stream("clicks", checkpoint="/clicks", repository="/r", objectives=Objectives(rpo=timedelta(1)))
-    }
-    rows = {row.name: row for row in Pages(repository, FileLinks(), declared=declared).reported().rows}
-    assert set(rows) == {"orders", "clicks"}
-    assert (rows["clicks"].checkpoint, rows["clicks"].standing, rows["clicks"].rpo) == (
-        "/clicks",
-        "unknown",
-        Met.UNKNOWN,
-    )
-    assert "There is no backup under this name" in Pages(repository, FileLinks(), declared=declared).stream("clicks")
-
-
 def test_300_streams_are_made_in_less_than_a_second() -> None:
     rows = [StreamRow.of(row(name=f"s{n}", checkpoint=f"/c/{n}", problems=["x"] * (n % 3)), NOW) for n in range(300)]
     head = Head(FileLinks(), "s3://backups", NOW)
@@ -556,95 +352,3 @@ def test_300_streams_are_made_in_less_than_a_second() -> None:
         taken.append(time.thread_time() - begun)
     assert min(taken) < 1.0
     assert page.count("<tr>") == 301
-
-
-class TestStanding:
-    def test_fine(self) -> None:
-        assert StreamRow.of(row(), NOW).standing == "fine"
-
-    @pytest.mark.parametrize(
-        "values",
-        [
-            {"problems": ["gap 12, more than 10"]},
-            {"state": "sealed"},
-            {"situation": {"kind": "under_way", "message": "half-way", "commands": [], "plan_id": "1"}},
-        ],
-    )
-    def test_problems(self, values: dict[str, Any]) -> None:
-        assert StreamRow.of(row(**values), NOW).standing == "problem"
-
-    @pytest.mark.parametrize(
-        "values",
-        [{"backup": None}, {"time_to_loss": None}, {"time_to_loss": {"verdict": "fine", "known": True}}],
-    )
-    def test_not_known(self, values: dict[str, Any]) -> None:
-        assert StreamRow.of(row(**values), NOW).standing == "unknown"
-
-    @pytest.mark.parametrize(
-        ("since", "left", "verdict"),
-        [
-            # The clock of whoever reported may be five minutes behind.
-            (timedelta(minutes=54), 3600.0, "SAFE"),
-            (timedelta(minutes=56), 3600.0, "UNKNOWN"),
-            (timedelta(minutes=60), 3600.0, "UNKNOWN"),
-            (timedelta(hours=47), None, "SAFE"),
-            (timedelta(hours=49), None, "UNKNOWN"),
-            # The clock of whoever reported is ahead, or the report is forged: it says nothing for ever.
-            (timedelta(days=-400), None, "UNKNOWN"),
-        ],
-    )
-    def test_what_was_safe_is_not_known_later(self, since: timedelta, left: float | None, verdict: str) -> None:
-        said = {"seconds": left, "known": True, "verdict": "SAFE", "reasons": []}
-        later = StreamRow.of(row(time_to_loss=said), NOW + since)
-        assert later.verdict_now == verdict
-        assert later.standing == ("fine" if verdict == "SAFE" else "unknown")
-        page = harmless(streams_page(Head(FileLinks(), "backups", NOW + since), [later])).text
-        assert ("SAFE when it was reported" in page) is (verdict == "UNKNOWN")
-
-    def test_a_report_of_the_future_sets_no_time_to_loss(self) -> None:
-        said = {"seconds": None, "known": True, "verdict": "SAFE", "reasons": []}
-        assert StreamRow.of(row(time_to_loss=said), NOW).left_known
-        assert not StreamRow.of(row(time_to_loss=said), NOW - timedelta(days=400)).left_known
-
-    def test_a_loss_that_was_foreseen_stays_one(self) -> None:
-        said = {"seconds": 0.0, "known": True, "verdict": "WILL_LOSE", "reasons": []}
-        assert StreamRow.of(row(time_to_loss=said), NOW + timedelta(days=9)).verdict_now == "WILL_LOSE"
-
-    def test_the_time_to_loss_goes_on_after_the_report(self) -> None:
-        later = StreamRow.of(row(), NOW + timedelta(minutes=20))
-        assert later.left_now == 2400.0
-        assert StreamRow.of(row(), NOW + timedelta(hours=9)).left_now == 0.0
-
-    @pytest.mark.parametrize(
-        ("values", "rpo", "met"),
-        [
-            ({}, 7200.0, Met.YES),
-            ({}, 60.0, Met.NO),
-            # Nothing was committed since, as far as numbers tell.
-            ({"batches_behind": 0}, 60.0, Met.UNKNOWN),
-            ({"backup": None}, 7200.0, Met.NO),
-            ({"backup": {"created": NOW.isoformat()}}, 7200.0, Met.NO),
-            ({"backup": None, "unknown": {"backup": "no rights"}}, 7200.0, Met.UNKNOWN),
-            # The report says it: an hour after the backup nothing was to be lost.
-            ({"batches_behind": 0, "nothing_to_lose": True}, 60.0, Met.YES),
-            ({"batches_behind": 0, "nothing_to_lose": False}, 60.0, Met.NO),
-            ({"backup": None, "nothing_to_lose": True}, 60.0, Met.YES),
-            # A clock that is ahead proves nothing.
-            ({"backup": {"backup_id": "b", "created": (NOW + timedelta(hours=1)).isoformat()}}, 7200.0, Met.UNKNOWN),
-        ],
-    )
-    def test_rpo(self, values: dict[str, Any], rpo: float, met: Met) -> None:
-        assert StreamRow.of(row(**values), NOW, Objectives(rpo=timedelta(seconds=rpo))).rpo is met
-
-    @pytest.mark.parametrize(("seconds", "met"), [(None, Met.UNKNOWN), (60, Met.YES), (6000, Met.NO)])
-    def test_rto(self, seconds: float | None, met: Met) -> None:
-        drill = {"proven_at": NOW.isoformat(), "seconds": seconds} if seconds else None
-        assert StreamRow.of(row(last_drill=drill), NOW, Objectives(rto=timedelta(minutes=15))).rto is met
-
-
-def keep(repository: Repository, rows: list[dict[str, Any]]) -> None:
-    """Write a report as somebody with the right to write into the repository could."""
-    for file in repository.location.list("reports").files:
-        repository.location.delete(file.path)
-    document = {"format": "airflow-ckpt-fleet-report", "version": 1, "writer": "w", "looked_at": NOW.isoformat()}
-    repository.location.replace("reports/w.json", json.dumps({**document, "streams": rows}).encode())
