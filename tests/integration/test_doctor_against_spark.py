@@ -184,7 +184,8 @@ def test_stale_snapshots_spoil_the_state_at_the_next_cold_start(sparks: Sparks, 
     for file in later:
         file.unlink()
     service = sparks.of("4.0.0", kind.jvm)
-    first = rows_of(service.go_on(place.sample.kind, place.checkpoint, place.input))
+    # With the settings of a kind that leaves snapshots to every tenth batch: otherwise a slow run replaces the stale one.
+    first = rows_of(service.go_on("rocks_changelog_agg", place.checkpoint, place.input))
     assert sorted(first) == [20, 21]
     for file, content, modified in kept:
         file.write_bytes(content)
