@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.poly1305 import Poly1305
+
+from benchmarks.fetching import from_debian
 
 PASSWORD = "histories"
 RULES = ("last", "hourly", "daily", "weekly", "monthly", "yearly")
@@ -79,9 +80,9 @@ def random_history(number: int) -> History:
     return History([t.isoformat() for t in reversed(times)], tags, options)
 
 
-def is_there() -> bool:
-    """Whether restic is installed (``apt-get install restic``)."""
-    return shutil.which("restic") is not None
+def version() -> str:
+    """What restic says of itself."""
+    return subprocess.run([from_debian("restic"), "version"], capture_output=True, text=True, check=True).stdout
 
 
 class ResticRepository:
@@ -137,8 +138,8 @@ def answers(count: int, place: Path) -> Iterator[Answer]:
 def _run(verb: str, place: Path, *options: str) -> str:
     # restic goes by the local time zone: it is to be ours.
     environment = {**os.environ, "TZ": "UTC", "RESTIC_PASSWORD": PASSWORD}
-    argv = ["restic", "-r", str(place), "--no-cache", *(["--no-lock"] if verb != "init" else []), verb, *options]
-    return subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout
+    restic = [from_debian("restic"), "-r", place, "--no-cache", *(["--no-lock"] if verb != "init" else [])]
+    return subprocess.run([*restic, verb, *options], env=environment, capture_output=True, text=True, check=True).stdout
 
 
 def _mac(key: bytes, nonce: bytes, ciphertext: bytes) -> bytes:
@@ -167,8 +168,7 @@ def main() -> None:
     """Print answers as JSON, with the version of restic that gave them."""
     with tempfile.TemporaryDirectory() as directory:
         found = [asdict(a) for a in answers(int(sys.argv[1]), Path(directory) / "repository")]
-    version = subprocess.run(["restic", "version"], capture_output=True, text=True, check=True).stdout.split()[1]
-    print(json.dumps({"restic": version, "answers": found}, separators=(",", ":")))
+    print(json.dumps({"restic": version().split()[1], "answers": found}, separators=(",", ":")))
 
 
 if __name__ == "__main__":
