@@ -109,16 +109,19 @@ def in_order(
                 failed.append(e)
                 return
 
+    # To start a thread costs more than a file on a local disk: none for one item, and no more once the last has begun.
     threads = min(workers, len(items)) if isinstance(items, Sized) else workers
-    with ThreadPoolExecutor(max_workers=max(1, threads)) as pool:
-        try:
-            workers_begun: list[Future[None]] = []
-            # To start a thread costs more than a file on a local disk: no more of them once the last item has begun.
-            while len(workers_begun) < threads and not (all_begun or failed):
-                workers_begun.append(pool.submit(take_turns))
-            wait(workers_begun)
-        except BaseException as e:  # Ctrl-C: what has not begun must not
-            failed.append(e)
-            raise
+    if threads <= 1:
+        take_turns()
+    else:
+        with ThreadPoolExecutor(max_workers=threads) as pool:
+            try:
+                workers_begun: list[Future[None]] = []
+                while len(workers_begun) < threads and not (all_begun or failed):
+                    workers_begun.append(pool.submit(take_turns))
+                wait(workers_begun)
+            except BaseException as e:  # Ctrl-C: what has not begun must not
+                failed.append(e)
+                raise
     if failed:
         raise failed[0]

@@ -21,6 +21,12 @@ def test_nothing_to_do() -> None:
     assert in_parallel(str, []) == []
 
 
+@pytest.mark.parametrize(("items", "workers"), [([1], 64), ([1, 2, 3], 1)])
+def test_no_thread_is_started_for_one_at_a_time(items: list[int], workers: int) -> None:
+    here = threading.current_thread()
+    assert in_parallel(lambda _: threading.current_thread(), items, workers=workers) == [here] * len(items)
+
+
 def test_after_an_error_nothing_new_is_begun() -> None:
     begun: list[int] = []
     never = threading.Event()
