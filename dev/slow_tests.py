@@ -1,7 +1,8 @@
 """The tests marked ``slow`` in parts: ``make slow PART=doctor``, ``make slow-all``.
 
-Each part is meant to end within half an hour on two cores. ``all`` runs one after the other, and goes through all of
-them whatever fails; at the end it shows a table.
+Each part is meant to end within half an hour on two cores. The files of a part run side by side, each with a Spark, an
+Airflow or a broker of its own; ``ARGS="-n 0 -s"`` runs them one after the other and shows what they print. ``all`` runs one
+part after the other, and goes through all of them whatever fails; at the end it shows a table.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ def run(part: str, arguments: list[str]) -> int:
     :param arguments: more for pytest.
     :return: pytest's exit code.
     """
-    return subprocess.run([sys.executable, "-m", "pytest", "-m", "slow", *files_of(part), *arguments]).returncode
+    side_by_side = ["-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
+    tests = [sys.executable, "-m", "pytest", "-m", "slow", *side_by_side, *files_of(part), *arguments]
+    return subprocess.run([Path(__file__).with_name("in-memory.sh"), *tests]).returncode
 
 
 def main() -> int:

@@ -66,8 +66,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let tests that share what takes long to start run in one worker, where ``--dist loadfile`` is asked for."""
-    if config.getvalue("dist") != "loadfile":
+    """Let tests that share what takes long to start run in one worker, where ``--dist loadfile`` is asked for.
+
+    A part of the slow tests is nearly all of one kind, and would run in one worker: there each file is for itself.
+    """
+    if config.getvalue("dist") != "loadfile" or config.getoption("markexpr") == "slow":
         return None
     from tests.support.one_worker import OneWorker
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +46,8 @@ class DeltaRsHistory(History):
     def merge_rows(self, table: Path, rows: Rows, txn: tuple[str, int] | None = None) -> None:
         if (about := self._not_remembered(table, txn)) is not None:
             merge = DeltaTable(table).merge(_arrow(rows), "t.id = s.id", "s", "t", commit_properties=about)
-            merge.when_matched_update({"v": "s.v"}).when_not_matched_insert({"id": "s.id", "v": "s.v"}).execute()
+            merge = merge.when_matched_update({"v": "s.v"}).when_not_matched_insert({"id": "s.id", "v": "s.v"})
+            self._may_refuse(merge.execute)
 
     def _not_remembered(self, table: Path, txn: tuple[str, int] | None) -> CommitProperties | None:
         if txn is None:
@@ -53,7 +55,8 @@ class DeltaRsHistory(History):
         remembered = DeltaTable(table).transaction_version(txn[0])
         if remembered is not None and remembered >= txn[1]:
             return None
-        return CommitProperties(app_transactions=[Transaction(*txn)])
+        # As Delta's sink, with the time: where a table forgets by it, one without is forgotten at once.
+        return CommitProperties(app_transactions=[Transaction(*txn, int(time.time() * 1000))])
 
     def delete_rows(self, where: str) -> None:
         self._may_refuse(lambda: self.table.delete(where))
