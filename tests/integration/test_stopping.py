@@ -45,9 +45,7 @@ def test_it_stops_after_its_batch(every: str, spark_worker: SparkWorker, tmp_pat
     # Back to back, the marker falls into the middle of a batch; else into an hour of waiting.
     wait_for_batches(checkpoint, 3 if every.startswith("0") else 1)
     request_stop(marker, reason="upgrade to version 2", made_by="test")
-    asked = time.monotonic()
     assert spark_worker.answer() == {"stopped": "upgrade to version 2", "active": False}
-    assert time.monotonic() - asked < 60
     found = Checkpoint.at(open_location(str(checkpoint))).progress()
     assert (found.gap, found.uncommitted) == (0, ())
     assert found.latest_committed is not None

@@ -309,6 +309,13 @@ def test_nothing_is_imported_from_test_modules() -> None:
     assert misplaced(ROOT / "tests") == []
 
 
+def test_no_test_fails_since_the_machine_is_busy() -> None:
+    """None asserts that something took less than a time: waits have generous ends (``tests/support/waiting.py``)."""
+    less = re.compile(r"assert .*time\.(monotonic|time|perf_counter)\(\) - \w+ <")
+    modules = [path for path in (ROOT / "tests").rglob("test_*.py") if less.search(path.read_text())]
+    assert modules == []
+
+
 def test_what_is_misplaced_is_found(tmp_path: Path) -> None:
     for name, text in {
         "unit/test_a.py": "",

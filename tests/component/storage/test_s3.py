@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
@@ -176,10 +175,8 @@ class TestUnreachable:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))  # bound and not listening: every connection is refused
             endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
-            started = time.monotonic()
             with pytest.raises(StorageError) as e:
                 s3_location("bucket/ck", endpoint_url=endpoint).list("offsets")
-        assert time.monotonic() - started < 40
         assert e.value.message.startswith("could not list s3://bucket/ck/offsets: ")
         assert e.value.hint is not None
         assert "store is reachable" in e.value.hint

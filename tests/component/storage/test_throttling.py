@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -149,6 +148,7 @@ def test_everything_ends_right_when_a_tenth_is_refused(
 
 # By the clock: a machine that is busy with something else is no proof.
 @pytest.mark.slow
+@pytest.mark.format_1("the store copies the small files of this test")
 def test_what_goes_beyond_a_rate_is_asked_more_slowly(gate: Gate, bucket: str, impatient: RetryPolicy) -> None:
     """Sixty-four at once are far too many; what is refused stays a small part of what is done."""
     gate.refuse = refuse = PerSecond(60)
@@ -209,10 +209,8 @@ class TestNeverAgain:
         repository = Repository.open_or_create(place(gate, f"{bucket}/repository"))
         checkpoint = Checkpoint.at(place(gate, f"{bucket}/orders"))
         gate.refuse = Never("/objects/")
-        began = time.monotonic()
         with gate.watched() as requests, pytest.raises(StorageError) as e:
             create_backup(checkpoint, repository)
-        assert time.monotonic() - began < 30
         assert f" s3://{bucket}/repository/objects/orders/" in e.value.message
         assert "reduce your request rate" in e.value.message
         assert "asked again for " in e.value.message
@@ -224,6 +222,7 @@ class TestNeverAgain:
         assert verify_backup(repository, create_backup(checkpoint, repository).manifest).ok
 
     @pytest.mark.slow
+    @pytest.mark.format_1("what is not copied is written")
     def test_restore(self, gate: Gate, bucket: str, impatient: RetryPolicy) -> None:
         repository = Repository.open_or_create(place(gate, f"{bucket}/repository"))
         manifest = create_backup(Checkpoint.at(place(gate, f"{bucket}/orders")), repository).manifest

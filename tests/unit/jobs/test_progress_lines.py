@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,11 +55,10 @@ def test_what_cannot_be_read_is_begun_anew(tmp_path: Path, caplog: pytest.LogCap
 def test_a_process_that_ends_waits_for_the_end_of_its_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     lines = ProgressLines(str(tmp_path / "orders.jsonl"))
     lines.onQueryStarted(started("a"))
+    monkeypatch.setattr(module, "_END_WITHIN", 3600.0)
     told = threading.Timer(0.2, lines.onQueryTerminated, [ended("a", "no such customer")])
     told.start()
-    began = time.monotonic()
     lines._see_ends()
-    assert time.monotonic() - began < 4
     assert "no such customer" in (tmp_path / "orders.jsonl").read_text()
     lines.onQueryStarted(started("b"))
     monkeypatch.setattr(module, "_END_WITHIN", 0.05)  # a query that continues, or whose end is never told

@@ -38,7 +38,7 @@ def trigger(stream: DiskStream, *, seconds: float = 20.0, **fields: Any) -> Comm
     return CommitGapTrigger(checkpoint=str(stream), **fields)
 
 
-def fired(made: Any, within: float = 20.0) -> dict[str, Any]:
+def fired(made: Any, within: float = 120.0) -> dict[str, Any]:
     """The first event; the trigger is recreated from what it was stored as."""
     arguments = json.loads(json.dumps(made.serialize()[1]))
 
@@ -59,8 +59,8 @@ class TestCommitGapTrigger:
 
     def test_own_deadline(self, stream: DiskStream) -> None:
         began = time.monotonic()
-        event = fired(trigger(stream, seconds=0.3, poll_interval=60.0))
-        assert 0.2 < time.monotonic() - began < 10
+        event = fired(trigger(stream, seconds=0.3, poll_interval=3600.0))
+        assert time.monotonic() - began > 0.2
         assert event["status"] == "timeout"
         assert event["message"] == f"{stream}: waiting for committed_batch 9: newest logged batch 5, newest committed 5"
         assert event["progress"]["latest_committed"] == 5
