@@ -178,8 +178,10 @@ def stale_attempt(
     with pytest.MonkeyPatch.context() as second_user:
         for name in ("LOGNAME", "AIRFLOW_CKPT_LEASE_SECONDS"):
             second_user.setenv(name, Attempt.environment("second")[name])
+        left = identities(checkpoint)
         second = run(*change.argv(place))
-    assert second.code == 0, second.err
+    # After a reset that is through, there is nothing left to reset.
+    assert second.code == 0 or (is_through and identities(checkpoint) == left), second.err
     the_stream_commits_three_batches(checkpoint, change.state)
     before = identities(checkpoint)
     code, said = first.wakes_up()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,11 @@ from tests.support.killing import one_after_the_other
 
 #: The methods of a store that delete, and those that write.
 OPERATIONS = {"delete": ("delete", "delete_listed"), "write": ("create", "replace", "replace_listed")}
+
+
+def stop_now() -> None:
+    """Stop this process before this thread does anything else: a signal to the process may reach another thread first."""
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def stop_at(operation: str, number: int, moment: str, below: str) -> None:
@@ -42,10 +48,10 @@ def stop_at(operation: str, number: int, moment: str, below: str) -> None:
             seen += counts
             here = counts and seen == number
             if here and moment == "before":
-                os.kill(os.getpid(), signal.SIGSTOP)
+                stop_now()
             result = method(store, path, *more, **options)
             if here and moment == "after":
-                os.kill(os.getpid(), signal.SIGSTOP)
+                stop_now()
             return result
 
         return wrapped
