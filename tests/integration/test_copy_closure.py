@@ -75,8 +75,9 @@ def newest(place: Location) -> Manifest:
 def same(manifest: Manifest) -> dict[str, Any]:
     """A manifest without ids and times, and without saying in which pack a file is: each task writes packs of its own."""
     document: dict[str, Any] = json.loads(_without_own_names(manifest.to_document().decode()))
-    for listed, entry in zip(document["file_list"], manifest.files, strict=True):
-        if entry.is_packed:
+    packed = {entry.path for entry in manifest.files if entry.is_packed}
+    for listed in document.get("file_list", ()):  # of many files it is a table
+        if listed["path"] in packed:
             del listed["object"]
     return {
         key: value for key, value in document.items() if key not in ("id", "backup_id", "created", "claim", "sha256")
