@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import BinaryIO
 
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.exchange import exchange, locked
@@ -315,16 +316,12 @@ class LocalStore(Store):
     def _write_temporary(self, path: str, data: bytes) -> str:
         self.write_check()
         temporary = hidden_name(path)
-        descriptor = _opened(temporary)
+        opened = _opened(temporary)
         try:
-            try:
-                # Not `open()`: it asks the system three more things, and many threads wait for each other at each of them.
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[os.write(descriptor, rest) :]
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            with opened as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
@@ -338,11 +335,10 @@ class LocalStore(Store):
             os.fsync(file.fileno())
 
 
-def _opened(path: str) -> int:
-    """Open a new file to write; the directories above it are made where they are missing."""
-    new = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+def _opened(path: str) -> BinaryIO:
+    """Open a new file; the directories above it are made where they are missing."""
     try:
-        return os.open(path, new, 0o666)
+        return open(path, "wb")
     except (FileNotFoundError, NotADirectoryError):
         directory = os.path.dirname(path)
         try:
@@ -350,7 +346,7 @@ def _opened(path: str) -> int:
         except FileExistsError as e:
             # A file where a directory should be; for the caller "exists" is about the file to be written.
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory) from e
-        return os.open(path, new, 0o666)
+        return open(path, "wb")
 
 
 def _refuse_device(path: str) -> None:
