@@ -309,11 +309,25 @@ def test_nothing_is_imported_from_test_modules() -> None:
     assert misplaced(ROOT / "tests") == []
 
 
+_TOOK_LESS = re.compile(r"assert .*time\.(monotonic|time|perf_counter)\(\) - \w+ <")
+
+
 def test_no_test_fails_since_the_machine_is_busy() -> None:
     """None asserts that something took less than a time: waits have generous ends (``tests/support/waiting.py``)."""
-    less = re.compile(r"assert .*time\.(monotonic|time|perf_counter)\(\) - \w+ <")
-    modules = [path for path in (ROOT / "tests").rglob("test_*.py") if less.search(path.read_text())]
-    assert modules == []
+    assert [path for path in (ROOT / "tests").rglob("test_*.py") if _TOOK_LESS.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("what", "is_found"),
+    [
+        ("time.monotonic() - began < 10", True),
+        ("0.2 < time.perf_counter() - began < 10", True),
+        ("time.monotonic() - began > 0.4", False),
+        ("time.process_time() - began < 20", False),  # of our own work, whatever else the machine is doing
+    ],
+)
+def test_what_takes_less_than_a_time_is_found(what: str, is_found: bool) -> None:
+    assert bool(_TOOK_LESS.search(f"    assert {what}")) is is_found
 
 
 def test_what_is_misplaced_is_found(tmp_path: Path) -> None:

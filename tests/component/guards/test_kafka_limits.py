@@ -1,4 +1,7 @@
-"""Brokers that do not answer, many partitions, many looks: an end, with the right error, without false alarms."""
+"""Brokers that do not answer, many partitions, many looks: within the time limit, with the right error, without false alarms.
+
+That all questions share one limit is in tests/unit/guards/test_kafka_client.py.
+"""
 
 from __future__ import annotations
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import location_of, open_location
+from airflow_ckpt_provider.storage.pace import RetryPolicy
 from airflow_ckpt_provider.storage.s3_store import S3Store
 from airflow_ckpt_provider.storage.store import Listing
 from tests.support.s3_server import FORGER, READER, STRANGER, Identity, S3Server
@@ -181,6 +184,23 @@ class TestUnreachable:
         assert e.value.hint is not None
         assert "store is reachable" in e.value.hint
 
+    @pytest.mark.parametrize("s3_location", ["s3"], indirect=True)  # s3fs repeats on its own account
+    def test_one_that_hangs_up_is_not_asked_for_ever(self, s3_location: Opener) -> None:
+        connections: list[socket.socket] = []
+        with socket.create_server(("127.0.0.1", 0)) as server:
+
+            def hang_up() -> None:
+                with contextlib.suppress(OSError):  # the test has ended
+                    while True:
+                        connections.append(server.accept()[0])
+                        connections[-1].close()
+
+            threading.Thread(target=hang_up, daemon=True).start()
+            with pytest.raises(StorageError, match=r"could not list s3://bucket/ck/offsets: "):
+                s3_location("bucket/ck", endpoint_url=f"http://127.0.0.1:{server.getsockname()[1]}").list("offsets")
+            server.shutdown(socket.SHUT_RDWR)
+        assert len(connections) == 1 + RetryPolicy().failures
+
 
 class TestFork:
     """Airflow forks. obstore's threads do not come along, and it would wait for them without end."""
@@ -188,6 +208,7 @@ class TestFork:
     PROGRAM = """
 import os, signal, sys
 from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.storage.pace import RetryPolicy
 from airflow_ckpt_provider.storage.opening import open_location
 place = open_location(sys.argv[1])
 assert place.read("a") == b"1"

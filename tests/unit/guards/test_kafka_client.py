@@ -7,8 +7,10 @@ that of a callback too, so a client must not wait for it.
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,7 +36,7 @@ def test_it_goes_without_the_collector_of_cycles() -> None:
     assert admin() is None
 
 
-@pytest.mark.parametrize(
+each_question = pytest.mark.parametrize(
     "ask",
     [
         lambda client: client.topic_names(),
@@ -47,6 +49,9 @@ def test_it_goes_without_the_collector_of_cycles() -> None:
     ],
     ids=["names", "topics", "configs", "ends", "timestamps", "records", "retention"],
 )
+
+
+@each_question
 def test_it_goes_without_the_collector_after_a_broker_did_not_answer(ask: Callable[[KafkaClient], object]) -> None:
     """The error of an answer is held by the answer: with the frames in which it was raised, which hold the answer."""
     client = KafkaClient({"bootstrap.servers": "127.0.0.1:1"}, timeout=1)
@@ -55,3 +60,15 @@ def test_it_goes_without_the_collector_after_a_broker_did_not_answer(ask: Callab
     admin = weakref.ref(client._admin)
     del client
     assert admin() is None
+
+
+@each_question
+def test_all_questions_share_one_limit(ask: Callable[[KafkaClient], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is asked once the time is up."""
+    client = KafkaClient({"bootstrap.servers": "127.0.0.1:1"}, timeout=1)
+    with pytest.raises(SourceError):
+        client.topic_names()
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 10)
+    monkeypatch.setattr("airflow_ckpt_provider.guards.kafka_client.time", later)
+    with pytest.raises(SourceError, match="cannot get an answer: no answer within 1 s"):
+        ask(client)
