@@ -33,7 +33,7 @@ record-demo: java venv jars ## Record `make demo` and `make demo-upgrade` as pic
 	@dev/record-demo.sh
 
 test-fast: venv ## Run the tests of the core, which need neither Java nor Airflow, in about a minute
-	@$(TESTS) -n auto --dist worksteal --timeout-method signal -m "not (thorough or slow or bench or other_spark)" \
+	@$(TESTS) -n auto --dist worksteal --timeout-method signal -m "not (thorough or slow or other_spark)" \
 		tests/unit @tests/unit/without-airflow.txt $(ARGS)
 
 test: java venv jars ## Run the tests, a file on each core (ARGS="..." goes to pytest)

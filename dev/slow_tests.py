@@ -1,8 +1,9 @@
 """The tests marked ``slow`` in parts: ``make slow PART=doctor``, ``make slow-all``.
 
 Each part is meant to end within half an hour on two cores. The files of a part run side by side, each with a Spark, an
-Airflow or a broker of its own; ``ARGS="-n 0 -s"`` runs them one after the other and shows what they print. ``all`` runs one
-part after the other, and goes through all of them whatever fails; at the end it shows a table.
+Airflow or a broker of its own, but for those that measure; ``ARGS="-n 0 -s"`` runs any part's one after the other and shows
+what they print. ``all`` runs one part after the other, and goes through all of them whatever fails; at the end it shows a
+table.
 """
 
 from __future__ import annotations
@@ -78,6 +79,9 @@ PARTS: dict[str, tuple[str, ...]] = {
     "install": ("component/test_without_airflow.py", "integration/test_notebooks.py"),
 }
 
+#: Parts with tests that go by the clock: other tests beside them would be measured too.
+BY_THE_CLOCK = ("stores",)
+
 TESTS = Path(__file__).parents[1] / "tests"
 
 
@@ -97,7 +101,7 @@ def run(part: str, arguments: list[str]) -> int:
     :param arguments: more for pytest.
     :return: pytest's exit code.
     """
-    side_by_side = ["-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
+    side_by_side = ["-n", "0" if part in BY_THE_CLOCK else "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
     tests = [sys.executable, "-m", "pytest", "-m", "slow", *side_by_side, *files_of(part), *arguments]
     return subprocess.run([Path(__file__).with_name("in-memory.sh"), *tests]).returncode
 

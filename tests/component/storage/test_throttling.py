@@ -147,7 +147,7 @@ def test_everything_ends_right_when_a_tenth_is_refused(
 
 
 # By the clock: a machine that is busy with something else is no proof.
-@pytest.mark.bench
+@pytest.mark.slow
 @pytest.mark.format_1("the store copies the small files of this test")
 def test_what_goes_beyond_a_rate_is_asked_more_slowly(gate: Gate, bucket: str, impatient: RetryPolicy) -> None:
     """Sixty-four at once are far too many; what is refused stays a small part of what is done."""
@@ -170,7 +170,7 @@ def test_what_goes_beyond_a_rate_is_asked_more_slowly(gate: Gate, bucket: str, i
 
 
 # By the clock: a machine that is busy with something else is no proof.
-@pytest.mark.bench
+@pytest.mark.slow
 def test_down_and_up_again(gate: Gate, bucket: str, impatient: RetryPolicy) -> None:
     """A store that is busy for a moment is at full speed again soon after."""
     location = place(gate, f"{bucket}/orders")
