@@ -54,7 +54,7 @@ def id_changes(repository: Repository) -> list[IdChange]:
 
     :raises RepositoryError: a plan or an audit record is damaged.
     """
-    return [_id_change(repository, plan, stands=stands) for plan, stands in _kept_plans(repository, _changes_id)]
+    return [_id_change(repository, kept.plan, stands=kept.stands) for kept in kept_plans(repository, _changes_id)]
 
 
 def _id_change(repository: Repository, plan: Mapping[str, Any], *, stands: bool) -> IdChange:
@@ -85,9 +85,9 @@ def restores_done(repository: Repository) -> list[RestoreDone]:
     :raises RepositoryError: a plan or an audit record is damaged.
     """
     return [
-        RestoreDone(str(plan.get("name")), str(plan.get("backup_id")), str(plan.get("target")))
-        for plan, stands in _kept_plans(repository, lambda plan: plan.get("kind") == "restore")
-        if stands
+        RestoreDone(str(kept.plan.get("name")), str(kept.plan.get("backup_id")), str(kept.plan.get("target")))
+        for kept in kept_plans(repository, lambda plan: plan.get("kind") == "restore")
+        if kept.stands
     ]
 
 
@@ -99,22 +99,45 @@ def _changes_id(plan: Mapping[str, Any]) -> bool:
     return bool(plan.get("new_query_id")) and plan.get("batch_id") is not None
 
 
-def _kept_plans(
-    repository: Repository, wanted: Callable[[Mapping[str, Any]], bool]
-) -> list[tuple[Mapping[str, Any], bool]]:
-    """The documents of the plans that are wanted, and whether each was carried out and not undone."""
+@dataclass(frozen=True, slots=True)
+class KeptPlan:
+    """A plan that was begun.
+
+    :param plan: its document.
+    :param recorded: the kinds of the audit records about it: its own kind once it was through, ``undo`` once it was undone.
+    """
+
+    plan: Mapping[str, Any]
+    recorded: frozenset[str]
+
+    @property
+    def stands(self) -> bool:
+        """It was carried out and not undone."""
+        return self.plan["kind"] in self.recorded and not self.is_undone
+
+    @property
+    def is_undone(self) -> bool:
+        """It was undone."""
+        return "undo" in self.recorded
+
+
+def kept_plans(repository: Repository, wanted: Callable[[Mapping[str, Any]], bool]) -> list[KeptPlan]:
+    """The plans that are wanted, and what the audit has of each. Two listings, a read for each plan and for each record of those.
+
+    :raises RepositoryError: a plan or an audit record is damaged.
+    """
     ids = [path.rpartition("/")[2].removesuffix(".json") for path in repository.whole_files("plans")]
     if not ids:
         return []
     audit = list(repository.whole_files("audit"))
 
-    def read(plan_id: str) -> tuple[Mapping[str, Any], bool] | None:
+    def read(plan_id: str) -> KeptPlan | None:
         plan = repository.kept_plan(plan_id)
         if plan is None or not wanted(plan):
             return None
         of_plan = [record for record in audit if record.partition("-")[2].startswith(plan_id)]
         records = repository.read_records(of_plan)
         kinds = {str(record.get("kind")) for record in records if plan_id in (record.get("of"), record["plan_id"])}
-        return plan, plan["kind"] in kinds and "undo" not in kinds
+        return KeptPlan(plan, frozenset(kinds))
 
     return [found for found in in_parallel(read, ids) if found]

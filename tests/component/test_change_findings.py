@@ -88,8 +88,8 @@ def state_and_offsets_missing(found: Files) -> None:
     del found["offsets/5"]
 
 
-#: What a reset says after one that is through: of an empty place, and of one whose new checkpoint has not been started.
-NOTHING_LEFT_TO_RESET = re.compile(r"holds no checkpoint: there is nothing to reset|no entry of offsets/ can be read")
+#: What a reset says after one that is through, and whose new checkpoint no query has been started with.
+NOTHING_LEFT_TO_RESET = re.compile(r"no query has been started with it, so there is nothing to reset")
 
 
 # ---- an attempt that wakes up after another one took over ------------------------------------------

@@ -32,6 +32,7 @@ from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.reset.asked import asked_of_kafka
 from airflow_ckpt_provider.recovery.reset.new_numbers import logs_up_to
 from airflow_ckpt_provider.recovery.reset.plan import NewSource, ResetPlan, ResetRequest
+from airflow_ckpt_provider.recovery.reset.unstarted import refuse_unstarted
 from airflow_ckpt_provider.recovery.reset.way import ResetWay
 from airflow_ckpt_provider.sinks.cutover import (
     NOTHING_READ,
@@ -91,7 +92,8 @@ def plan_reset(
         asked, and the position is ``UNKNOWN``.
     :param seal_id: id under which the checkpoint was sealed already, to stop its query; the plan takes it.
     :raises NotACheckpointError: there is no checkpoint.
-    :raises RefusedError: no way was chosen; no position can be determined; the sink is not one.
+    :raises RefusedError: no way was chosen; no position can be determined; the sink is not one; no query has been started with
+        the new checkpoint that the last reset put here.
     :raises SealedError: the checkpoint is sealed by something else.
     """
     sinks = named_sinks(sink)
@@ -117,6 +119,8 @@ def plan_reset(
         plan = read_reset(held, before.seal.plan_id) if held else None
         if plan or before.seal.plan_id != seal_id:
             return _continued(before, plan, name, request)
+    elif held:
+        refuse_unstarted(held, before)
     if not before.is_checkpoint and not any(path.startswith("sources/") for path in before.visible):
         raise NotACheckpointError(
             f"{checkpoint} holds no checkpoint: there is nothing to reset", hint="give the query's checkpointLocation"

@@ -15,6 +15,7 @@ from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, Seal
 from airflow_ckpt_provider.guards.registry import GuardedSource
 from airflow_ckpt_provider.guards.report import Judgement, SourceReport
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
+from airflow_ckpt_provider.recovery.reset.way import ResetWay
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
@@ -23,6 +24,7 @@ from tests.support.backups import stream
 from tests.support.checkpoints import commit_log, contents, plant
 from tests.support.delta_batches import delta_table
 from tests.support.resets import (
+    KEEP,
     NEWEST,
     RENAME,
     SCRATCH,
@@ -33,6 +35,7 @@ from tests.support.resets import (
     repository,
     reset,
     seeded_files,
+    undone,
 )
 from tests.support.restores import loud_seal
 from tests.support.stopped import ACCEPTED, STOPPED
@@ -169,6 +172,33 @@ class TestRefused:
         plant(place / "table", {"_delta_log/00000000000000000000.json": b"{}", "part-1.parquet": b"x"})
         with pytest.raises(NotACheckpointError):
             plan_of(place / "table")
+
+    @pytest.mark.parametrize(("way", "options"), [(KEEP, {}), (SCRATCH, {}), (SCRATCH, {"continue_numbers": True})])
+    @pytest.mark.parametrize("again", [KEEP, SCRATCH])
+    def test_one_that_no_query_has_been_started_with(
+        self, orders: Location, way: ResetWay, options: dict[str, bool], again: ResetWay
+    ) -> None:
+        """After a reset that was killed before it recorded its end, the same command is given again."""
+        for path in [path for path in orders.walk() if path.startswith("state/")]:
+            orders.delete(path)
+        old = contents(orders)
+        outcome = reset(orders, way, accept=ACCEPTED, **options)
+        for record in (audit := repository(orders).location / "audit").walk():
+            audit.delete(record)
+        with pytest.raises(RefusedError, match=rf"as the reset {outcome.plan_id} \({way}\) left it: no query") as e:
+            plan_of(orders, again)
+        assert f"undo {orders} --plan {outcome.plan_id}`" in (e.value.hint or "")
+        undone(orders)
+        assert contents(orders) == old
+        assert plan_of(orders, again).before
+
+    def test_an_empty_place_whose_reset_was_undone(self, orders: Location) -> None:
+        reset(orders, SCRATCH, accept=ACCEPTED)
+        undone(orders)
+        for path in list(orders.walk()):
+            orders.delete(path)
+        with pytest.raises(NotACheckpointError, match="holds no checkpoint: there is nothing to reset"):
+            plan_of(orders, SCRATCH)
 
     @pytest.mark.parametrize("batch", [7, 99])
     def test_a_batch_that_is_not_there(self, orders: Location, batch: int) -> None:
