@@ -1,9 +1,9 @@
 """The tests marked ``slow`` in parts: ``make slow PART=doctor``, ``make slow-all``.
 
 Each part is meant to end within half an hour on two cores. The files of a part run side by side, each with a Spark, an
-Airflow or a broker of its own, but for those that measure; ``ARGS="-n 0 -s"`` runs any part's one after the other and shows
-what they print. ``all`` runs one part after the other, and goes through all of them whatever fails; at the end it shows a
-table.
+Airflow or a broker of its own, and so do the tests of a file of ``unit/``; those that measure run one after the other.
+``ARGS="-n 0 -s"`` runs any part's one after the other and shows what they print. ``all`` runs one part after the other, and
+goes through all of them whatever fails; at the end it shows a table.
 """
 
 from __future__ import annotations

@@ -66,15 +66,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let tests that share what takes long to start run in one worker, where ``--dist loadfile`` is asked for.
-
-    A part of the slow tests is nearly all of one kind, and would run in one worker: there each file is for itself.
-    """
-    if config.getvalue("dist") != "loadfile" or config.getoption("markexpr") == "slow":
+    """Say which tests run in the same worker, where ``--dist loadfile`` is asked for."""
+    if config.getvalue("dist") != "loadfile":
         return None
-    from tests.support.one_worker import OneWorker
+    from tests.support.one_worker import EachForItself, OneWorker
 
-    return OneWorker(config, log)
+    return (EachForItself if config.getoption("markexpr") == "slow" else OneWorker)(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -26,3 +26,13 @@ class OneWorker(LoadFileScheduling):  # type: ignore[misc]  # xdist is not typed
 
     def _split_scope(self, nodeid: str) -> str:
         return shared_by(nodeid) or str(super()._split_scope(nodeid))
+
+
+class EachForItself(LoadFileScheduling):  # type: ignore[misc]  # xdist is not typed
+    """Each file in one worker, whatever it shares with others, and each test of ``unit/`` for itself: it starts no Spark.
+
+    For a part of the slow tests: these are nearly all of one kind, and few files hold most of them.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if nodeid.startswith("tests/unit/") else str(super()._split_scope(nodeid))
