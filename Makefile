@@ -8,6 +8,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # Spark's workers and driver run on the same Python, whatever `python3` is on the machine.
 export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/.venv/bin/python
+# Servers on this machine are asked without a proxy.
+export no_proxy := $(or $(no_proxy),$(NO_PROXY),localhost),127.0.0.1,localhost
+export NO_PROXY := $(no_proxy)
 # Airflow picks up the checkout's own settings only; see dev/run_airflow.py.
 export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
 # Tests at a time: two more than there are cores, since the workers of Spark, Airflow and Kafka wait for these.

@@ -35,6 +35,10 @@ for name in list(os.environ):
     if name.startswith(_REAL_ACCOUNTS) and name not in _KEPT:
         del os.environ[name]
 
+#: The servers of the tests are asked without a proxy; ``urllib`` and ``requests`` prefer the name in small letters.
+_not_by_proxy = [os.environ.get("no_proxy") or os.environ.get("NO_PROXY", ""), "127.0.0.1", "localhost"]
+os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, _not_by_proxy))
+
 os.environ.update(
     {
         "AIRFLOW_CKPT_PROFILES": os.devnull,

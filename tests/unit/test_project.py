@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from requests.utils import get_environ_proxies
 
 from airflow_ckpt_provider import __version__
 from dev import slow_tests
@@ -376,3 +377,12 @@ def test_what_is_tested_without_airflow_loads_none() -> None:
 
 def test_every_night_runs_every_part() -> None:
     assert re.findall(r"target: slow, part: (\w+)", WORKFLOWS["nightly"]) == list(slow_tests.PARTS)
+
+
+def test_servers_of_tests_are_asked_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine in a company, where a proxy stands between it and all others."""
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://proxy.example:8080")
+    assert get_environ_proxies("http://127.0.0.1:9000/bucket") == {}
+    assert get_environ_proxies("http://localhost:9000/bucket") == {}
+    assert get_environ_proxies("http://pypi.example/simple")["http"] == "http://proxy.example:8080"
