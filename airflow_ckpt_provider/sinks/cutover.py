@@ -8,14 +8,14 @@ number that the old one had reached. A checkpoint that only gets a new query id 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_ckpt_provider.sinks.delta import content_doubts, doubts_of, unnamed
 from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
 from airflow_ckpt_provider.sinks.delta_sink import beyond_the_log
-from airflow_ckpt_provider.sinks.file_sink import FileSink, inspect_file_sink
+from airflow_ckpt_provider.sinks.file_sink import FileSink, inspect_file_sink, newest_in_log
 from airflow_ckpt_provider.sinks.kinds import Recognised, SinkStart
 from airflow_ckpt_provider.sinks.named_tables import BY_NAME
 from airflow_ckpt_provider.sinks.other_tables import doubt_of, other_table
@@ -146,6 +146,34 @@ class Known:
         memory = self.history.remembered(app_id)
         return beyond_the_log(self.sink, self.history, QueryIds.of(app_id)).get(app_id) if memory is None else memory
 
+    def memory_of_app_id(self, new_app_id: str | None) -> int | None:
+        """Newest batch that a Delta table remembers of the ``txnAppId`` that the new query writes with; ``None`` without one.
+
+        :param new_app_id: where it is another one than the sink's.
+        """
+        app_id = new_app_id or self.sink.app_id
+        is_delta = self.history is not None and self.history.format == "delta"
+        return self.memory(QueryIds.of(app_id)) if app_id and is_delta else None
+
+    def reached_in_log(self) -> int | None:
+        """Newest batch in the log of a file sink, -1 without any; ``None`` for other sinks."""
+        return newest_in_log(self.sink.place) if self.is_file_sink and self.sink.place else None
+
+
+def number_to_continue_after(known: Sequence[Known], newest: int, new_app_id: str | None = None) -> int:
+    """The batch number after which a new checkpoint continues, so that its sinks skip none of its batches.
+
+    Spark's file sink needs an entry of every batch in its log (``CompactibleFileStreamLog``): there the numbers continue right
+    after the newest one. All others only compare.
+
+    :param known: the sinks.
+    :param newest: the newest batch that the old query may have written.
+    :param new_app_id: ``txnAppId`` that the new query will write with, where it is another one.
+    """
+    logs = [reached for each in known if (reached := each.reached_in_log()) is not None]
+    memories = [memory for each in known if (memory := each.memory_of_app_id(new_app_id)) is not None]
+    return max([*logs, *memories]) if logs else max([newest, *memories])
+
 
 def cutover_to_new_checkpoint(
     known: Known,
@@ -154,7 +182,7 @@ def cutover_to_new_checkpoint(
     start: int,
     newest: int,
     new_app_id: str | None = None,
-    continues: bool = False,
+    continues_after: int | None = None,
 ) -> Cutover:
     """Judge a new checkpoint: a new query id, and batch numbers from 0 on.
 
@@ -163,22 +191,25 @@ def cutover_to_new_checkpoint(
     :param start: the batch of the old query after which the new checkpoint reads; :data:`NOTHING_READ` for all there is.
     :param newest: the newest batch that the old query may have written.
     :param new_app_id: ``txnAppId`` that the new query will write with, where it writes with one.
-    :param continues: its batch numbers continue after all that the sink remembers.
+    :param continues_after: the batch number that its own continue after, from :func:`number_to_continue_after`; ``None``: they
+        begin at 0.
     """
     sink = known.sink
     if known.history:
         if ids is None:
             return _unknown_id(known.history)
-        writes_as = (new_app_id or sink.app_id) if known.history.format == "delta" else None
-        if writes_as and not continues and (memory := known.memory(QueryIds.of(writes_as))) is not None and memory >= 0:
-            return _same_app_id(known.history.uri, writes_as, memory)
-        return _by_content(known, ids, start, "a new query id" if not new_app_id else f"txnAppId {new_app_id}")
+        memory = known.memory_of_app_id(new_app_id)
+        if memory is not None and memory > (-1 if continues_after is None else continues_after):
+            return _same_app_id(known.history.uri, new_app_id or sink.app_id or "", memory)
+        return _by_content(known, ids, start, _in_words(new_app_id))
     if known.is_file_sink and sink.place:
-        remembered = inspect_file_sink(sink.place, newest).remembered
-        if remembered is None or remembered < 0:
-            return Cutover("file", sink.place.uri, Verdict.SAFE)
-        if continues:
-            return _file_sink_goes_on(sink.place.uri, remembered, start)
+        remembered = newest_in_log(sink.place)
+        # At or beyond its newest batch, the reasons are what is wrong with the log.
+        doubts = inspect_file_sink(sink.place, max(start, remembered)).reasons
+        if continues_after is not None:
+            return _file_sink_continues(sink.place.uri, remembered, start, continues_after, doubts)
+        if remembered < 0:
+            return Cutover("file", sink.place.uri, Verdict.UNKNOWN if doubts else Verdict.SAFE, doubts)
         reason = (
             f"the sink's log _spark_metadata reaches batch {remembered} and goes by batch number alone: the new checkpoint's "
             f"batches 0 to {remembered} are skipped silently, whatever rows they hold; have the new query write to a new "
@@ -204,19 +235,25 @@ def cutover_to_new_checkpoint(
     return _without_memory(sink.kind, start, newest)
 
 
-def cutover_to_new_query_id(known: Known, ids: QueryIds | None, *, start: int, newest: int) -> Cutover:
+def cutover_to_new_query_id(
+    known: Known, ids: QueryIds | None, *, start: int, newest: int, new_app_id: str | None = None
+) -> Cutover:
     """Judge a checkpoint that only gets a new query id: batch numbers continue after ``start``.
 
     :param known: the sink.
     :param ids: the ids it had; ``None`` if none could be read.
     :param start: its newest committed batch.
     :param newest: its newest logged batch.
+    :param new_app_id: ``txnAppId`` that the query will write with, where it is another one.
     """
     sink = known.sink
-    if known.history and not sink.app_id:
+    if known.history and (new_app_id or not sink.app_id):
         if ids is None:
             return _unknown_id(known.history)
-        return _by_content(known, ids, start, "a new query id")
+        memory = known.memory_of_app_id(new_app_id)
+        if memory is not None and memory > start:
+            return _same_app_id(known.history.uri, new_app_id or "", memory, first=start + 1)
+        return _by_content(known, ids, start, _in_words(new_app_id))
     if foreign := _foreign(known):
         return foreign
     cutover = cutover_of_same_query(known, ids, start=start, newest=newest)
@@ -327,28 +364,43 @@ def _but_of(known: Known, ids: QueryIds) -> str:
     )
 
 
-def _same_app_id(uri: str, app_id: str, memory: int) -> Cutover:
+def _in_words(new_app_id: str | None) -> str:
+    return f"txnAppId {new_app_id}" if new_app_id else "a new query id"
+
+
+def _same_app_id(uri: str, app_id: str, memory: int, first: int = 0) -> Cutover:
+    begins = "a new checkpoint begins" if first == 0 else "this one continues"
+    other = ", or continue with the numbers where it keeps no state (--continue-numbers)" if first == 0 else ""
     reason = (
-        f"foreachBatch writes with txnAppId {app_id}, of which the table remembers {memory}; a new checkpoint begins at batch "
-        f"0, so Delta skips its batches 0 to {memory} silently: give the new query a new txnAppId "
-        "(and say so: --new-txn-app-id), or continue with the numbers where it keeps no state (--continue-numbers)"
+        f"foreachBatch writes with txnAppId {app_id}, of which the table remembers {memory}; {begins} at batch {first}, so Delta "
+        f"skips its batches {first} to {memory} silently: give the query a new txnAppId (and say so: --new-txn-app-id){other}"
     )
-    return Cutover("delta", uri, Verdict.WILL_SKIP, (reason,), remembered=memory, skipped=memory + 1)
+    return Cutover("delta", uri, Verdict.WILL_SKIP, (reason,), remembered=memory, skipped=memory + 1 - first)
 
 
-def _file_sink_goes_on(uri: str, remembered: int, start: int) -> Cutover:
+def _file_sink_continues(
+    uri: str, remembered: int, start: int, continues_after: int, doubts: tuple[str, ...]
+) -> Cutover:
     cutover = Cutover("file", uri, Verdict.SAFE, held=remembered, remembered=remembered)
-    if remembered <= start:
-        return _with(
-            cutover, Verdict.SAFE, f"the sink has batches up to {remembered}; the new numbers continue after them"
+    if remembered != continues_after:
+        reaches = f"reaches batch {remembered}" if remembered >= 0 else "has no batch"
+        reason = (
+            f"the sink's log _spark_metadata {reaches}, and the new checkpoint's first batch is {continues_after + 1}: Spark "
+            "needs an entry of every batch, so readers of the sink fail, and so does the query once it compacts the log; have "
+            "the new query write to a new directory"
         )
-    batches = remembered - start
-    reason = (
-        f"the sink has batches up to {remembered}, the new checkpoint reads after {start}: their rows are written again"
-        if start >= 0
-        else f"the sink has batches 0 to {remembered}: what the sources give again of their rows is written again"
-    )
-    return _with(cutover, Verdict.WILL_DUPLICATE, reason, doubled={"batches": batches})
+        return _with(cutover, Verdict.WILL_FAIL, reason)
+    if remembered > start:
+        batches = remembered - start
+        reason = (
+            f"the sink has batches up to {remembered}, the new checkpoint reads after {start}: their rows are written again"
+            if start >= 0
+            else f"the sink has batches 0 to {remembered}: what the sources give again of their rows is written again"
+        )
+        return _with(cutover, Verdict.WILL_DUPLICATE, "; ".join((reason, *doubts)), doubled={"batches": batches})
+    if doubts:
+        return _with(cutover, Verdict.UNKNOWN, "; ".join(doubts))
+    return _with(cutover, Verdict.SAFE, f"the sink has batches up to {remembered}; the new numbers continue after them")
 
 
 def _foreign(known: Known) -> Cutover | None:

@@ -54,7 +54,7 @@ class FileSink(SinkKind):
     def check(self, change: SinkChange) -> None:
         """See that nobody wrote into the sink, also half-way, and that no file is gone that is to be set aside."""
         place = _output(change)
-        newest = max((number for number, _ in _entries(place)), default=-1)
+        newest = newest_in_log(place)
         if newest != change.report.batch_id and not change.continued:
             raise RefusedError(
                 f"{place} has batches up to {newest}, and the plan was made when it had {change.report.batch_id}: somebody wrote "
@@ -246,6 +246,15 @@ def is_file_sink(place: Location) -> bool:
     return bool(place.list(SINK_LOG).files)
 
 
+def newest_in_log(place: Location) -> int:
+    """The newest batch in the sink's log; -1 without any."""
+    return _newest(_entries(place))
+
+
+def _newest(log: Iterable[tuple[int, bool]]) -> int:
+    return max((number for number, _ in log), default=-1)
+
+
 def inspect_file_sink(place: Location, batch_id: int, *, unwritten: frozenset[int] = frozenset()) -> SinkReport:
     """Judge a start after ``batch_id``; reads the log entries that tell which files are in the sink.
 
@@ -255,7 +264,7 @@ def inspect_file_sink(place: Location, batch_id: int, *, unwritten: frozenset[in
     :raises UnreadableLogError: an entry of the log that a rollback needs cannot be parsed.
     """
     log = _entries(place)
-    newest = max((number for number, _ in log), default=-1)
+    newest = _newest(log)
     doubts = (*_doubts(log, batch_id, unwritten), *_damage(place, log))
     if newest <= batch_id:
         verdict = Verdict.UNKNOWN if doubts else Verdict.SAFE
@@ -325,7 +334,7 @@ def obstacle_to_rollback(place: Location, *, unwritten: frozenset[int] = frozens
     :raises UnreadableLogError: an entry of the log cannot be parsed.
     """
     log = _entries(place)
-    newest = max((number for number, _ in log), default=-1)
+    newest = _newest(log)
     paths = _data_files(place, log, newest, unwritten)
     if paths is None:
         return f"{SINK_LOG} lacks entries up to batch {newest}: which files belong to which batch cannot be determined"

@@ -30,7 +30,7 @@ SEED = "sources/0/0"
 def file_sink(path: Path, newest: int) -> Location:
     (path / "_spark_metadata").mkdir(parents=True)
     for batch in range(newest + 1):
-        entry = {"path": f"file://{path}/part-{batch}.json", "size": 1, "action": "add"}
+        entry = {"path": f"file://{path}/part-{batch}.json", "size": 2, "action": "add"}
         (path / "_spark_metadata" / str(batch)).write_text("v1\n" + json.dumps(entry))
         (path / f"part-{batch}.json").write_text("{}")
     return open_location(str(path))

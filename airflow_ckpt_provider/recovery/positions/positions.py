@@ -216,6 +216,8 @@ def _position(
             return file_position_by_clock(name, time=clock)
         case FileOffset():
             return file_position(name, log or FileSourceLog((), ()))
+        case None if seeded := _seeded_log(logs, name):
+            return file_position(name, seeded)
         case None:
             return SourcePosition(
                 name,
@@ -262,6 +264,15 @@ def _file_log(logs: ReadableLogs, source: str, offset: FileOffset) -> FileSource
     )
     logs.unread += [Unread(path, reason.removeprefix(f"{path}: ")) for path, reason in found.unread]
     return found
+
+
+def _seeded_log(logs: ReadableLogs, source: str) -> FileSourceLog | None:
+    """The files that a seed lists as read, of a file source that had no offset yet; ``None``: there is no seed."""
+    directory, names = f"{SOURCES}/{source}", logs.sources.get(source, frozenset())
+    if FILE not in names or _initial_offsets(logs, source):
+        return None
+    found = read_file_log(names, lambda name: logs.read(f"{directory}/{name}"), -1, directory=directory)
+    return found if found.read else None
 
 
 def _check_topics(entry: OffsetEntry, partitions: Mapping[str, int] | None) -> None:

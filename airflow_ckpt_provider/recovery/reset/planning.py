@@ -39,6 +39,7 @@ from airflow_ckpt_provider.sinks.cutover import (
     Known,
     cutover_to_new_checkpoint,
     cutover_to_new_query_id,
+    number_to_continue_after,
 )
 from airflow_ckpt_provider.sinks.is_this_all import notes_on
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
@@ -159,7 +160,9 @@ def plan_reset(
         )
     choice = _choose(logs, known, batch_id) if way is ResetWay.KEEP_POSITION or continue_numbers else None
     start = choice.entry.batch_id if choice and way is ResetWay.KEEP_POSITION else NOTHING_READ
-    how: dict[str, Any] = {"new_app_id": new_app_id or None, "continues": continue_numbers}
+    app_id = new_app_id or None
+    after = number_to_continue_after(everything, newest, app_id) if continue_numbers else None
+    how: dict[str, Any] = {"new_app_id": app_id, "continues_after": after}
     cutovers = tuple(
         cutover_to_new_checkpoint(each.known, each.ids, start=start, newest=newest, **how) for each in known
     )
@@ -171,11 +174,11 @@ def plan_reset(
             recorded = recorded_sources(held, name, query_ids, choice.entry.batch_id) if held else {}
             found = replace(found, sources=asked_of_kafka(found.sources, choice.entry, guards, recorded))
         plan = _keeping_position(plan, found, choice)
-    return _going_on(plan, choice.entry) if choice and continue_numbers else plan
+    return _going_on(plan, choice.entry, after) if choice and after is not None and after >= 0 else plan
 
 
-def _going_on(plan: ResetPlan, entry: OffsetEntry) -> ResetPlan:
-    """Let the new checkpoint continue with the batch numbers."""
+def _going_on(plan: ResetPlan, entry: OffsetEntry, after: int) -> ResetPlan:
+    """Let the new checkpoint continue with the batch numbers after one."""
     moved = plan.request.sources
     sources = [name for source in entry.sources if (name := moved.get(source.source, source.source))]
     if not all(map(is_number, sources)):
@@ -184,7 +187,7 @@ def _going_on(plan: ResetPlan, entry: OffsetEntry) -> ResetPlan:
             hint="leave --continue-numbers out, and give the new query a new directory or txnAppId",
         )
     logs = logs_up_to(
-        max(plan.newest, *(NOTHING_READ if c.remembered is None else c.remembered for c in plan.cutovers)),
+        after,
         sources,
         conf=entry.conf,
         time_ms=int(entry.time.timestamp() * 1000) if entry.time else 0,
@@ -312,7 +315,8 @@ def _new_query_id(plan: ResetPlan, logs: ReadableLogs, known: Sequence[_OfQuery]
             hint="`airflow-ckpt doctor --repair --query-id` puts the old id back",
         )
     start = max(logs.committed, default=NOTHING_READ)
-    cutovers = tuple(cutover_to_new_query_id(e.known, e.ids, start=start, newest=plan.newest) for e in known)
+    how: dict[str, Any] = {"newest": plan.newest, "new_app_id": plan.request.new_app_id or None}
+    cutovers = tuple(cutover_to_new_query_id(e.known, e.ids, start=start, **how) for e in known)
     caution = "listeners, metrics and sinks that go by the query id take the query for a new one from now on"
     return replace(plan, new_query_id=str(uuid.uuid4()), start=start, cutovers=cutovers, cautions=(caution,))
 
