@@ -13,6 +13,8 @@ from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.guards.kafka import KafkaGuard
+from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
 from airflow_ckpt_provider.recovery.reset.plan import ResetPlan
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
@@ -34,18 +36,18 @@ Feed = Callable[[range], None]
 
 
 @pytest.fixture(params=["files", *(pytest.param(source, marks=pytest.mark.slow) for source in ("delta", "kafka"))])
-def fed(
-    request: pytest.FixtureRequest, spark_host: SparkHost, tmp_path: Path
-) -> tuple[Source, Callable[[range], None]]:
-    """A source, and what adds rows to it."""
+def fed(request: pytest.FixtureRequest, spark_host: SparkHost, tmp_path: Path) -> tuple[Source, Feed, dict[str, Any]]:
+    """A source, what adds rows to it, and where the plan asks whether it still has a position."""
     place = tmp_path / "in"
     if request.param == "files":
-        return files(place, 1), lambda ids: put(place, ids, seconds=ids.start)
+        return files(place, 1), lambda ids: put(place, ids, seconds=ids.start), {}
     if request.param == "delta":
-        return delta(place), lambda ids: append(spark_host, place, ids)
+        tables = {"0": open_location(str(place))}
+        return delta(place), lambda ids: append(spark_host, place, ids), {"tables": tables}
     broker: KafkaBroker = request.getfixturevalue("kafka_broker")
     topic = new_topic(broker, "reset")
-    return kafka(broker, topic), lambda ids: produce(broker, topic, ids)
+    guard = KafkaGuard(GuardSettings(options={"kafka": {"config": broker.config}}))
+    return kafka(broker, topic), lambda ids: produce(broker, topic, ids), {"guards": [guard]}
 
 
 def sink_of(stream: Stream) -> Sink:
@@ -87,14 +89,14 @@ def ids_in(table: Path) -> list[int]:
     return sorted(DeltaTable(str(table)).to_pyarrow_table()["id"].to_pylist())
 
 
-def test_an_operator_added(spark_host: SparkHost, tmp_path: Path, fed: tuple[Source, Feed]) -> None:
-    source, feed = fed
+def test_an_operator_added(spark_host: SparkHost, tmp_path: Path, fed: tuple[Source, Feed, dict[str, Any]]) -> None:
+    source, feed, asked = fed
     old = Stream(spark_host, tmp_path / "s", (source,), sink="delta")
     out = tmp_path / "s" / "out"
     for ids in (range(0, 4), range(4, 9)):
         feed(ids)
         old.run()
-    plan = plan_of(old)
+    plan = plan_of(old, **asked)
     assert plan.verdict is Verdict.SAFE, plan.reasons
     carried_out(old, plan)
     new = with_the_snippet(old, plan)
