@@ -17,6 +17,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import CkptError, RepositoryError, command
+from airflow_ckpt_provider.recovery.restore.plan import restore_command
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.specifier import option_for
 from airflow_ckpt_provider.sinks.named_tables import UNITY
@@ -232,9 +233,8 @@ def _same_command(place: str, repository: Repository | None, document: dict[str,
     """The command that resumes a change, as far as its plan has it; what else it was given has to be given again."""
     kind, held = document["kind"], repository.location.uri if repository else "REPOSITORY"
     if kind == "restore":
-        words = ["restore", held, document["backup_id"], place, "--name", document["name"]]
-        words += ["--batch", str(document["batch_id"]), *(["--replace"] if document["replace"] else [])]
-    elif kind == "repair":
+        return (restore_command(document, held),)
+    if kind == "repair":
         words = ["doctor", place, "--repair", "--repository", held]
     elif kind == "reset":
         words = ["reset", place, f"--{document['request']['way']}", "--repository", held]

@@ -26,7 +26,7 @@ from airflow_ckpt_provider.change.target import Target, expect_files
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.errors import StorageError, command
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.recovery.restore.sink_answer import SinkAnswer
 from airflow_ckpt_provider.storage.file_set import FEW, FileSet
@@ -49,6 +49,7 @@ class RestorePlan(Plan):
     :param target: the place, as it was when the plan was made.
     :param entries: files to write.
     :param rewritten: contents that differ from the backup's because they name absolute places, by path.
+    :param target_uri: the target as Spark names it, where that was given; empty: it is derived.
     :param replace: whether what is there may be replaced.
     :param replacing: whether there was something to replace when the restore began.
     :param already_done: the target is exactly what the plan wants.
@@ -75,6 +76,7 @@ class RestorePlan(Plan):
     replace: bool
     replacing: bool
     already_done: bool
+    target_uri: str = ""
     sink: SinkAnswer | None = None
     strict: bool = False
     kept_before: str | None = None
@@ -268,7 +270,8 @@ class RestorePlan(Plan):
         # Asked for only after somebody has lifted the seal half-way. Not worth megabytes: the backup shows the rest.
         few = len(self.entries) <= FEW
         written = {e.path: self.size_of(e) for e in self.entries if few or e.path in self.rewritten}
-        return {**self.to_json(), **more, "written": written, "observed": self.observed}
+        places = {"target_uri": self.target_uri, "observed": self.observed}
+        return {**self.to_json(), **more, **places, "written": written}
 
     @property
     def bytes(self) -> int:
@@ -427,3 +430,15 @@ class RestorePlan(Plan):
     def size_of(self, entry: FileEntry) -> int:
         """Bytes that a file has once it is written."""
         return len(self.rewritten[entry.path]) if entry.path in self.rewritten else entry.size
+
+
+def restore_command(document: Mapping[str, Any], repository: str) -> str:
+    """The command that resumes a restore.
+
+    :param document: what :meth:`RestorePlan.document` wrote, or an older version of it.
+    :param repository: URI of the repository that keeps it.
+    """
+    words = ["restore", repository, document["backup_id"], document["target"], "--name", document["name"]]
+    words += ["--batch", document["batch_id"], *(["--replace"] if document["replace"] else [])]
+    words += ["--target-uri", uri] if (uri := document.get("target_uri")) else []
+    return command(*words, "--apply")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as replace_fields
+from typing import Any
 
 from airflow_ckpt_provider.backup.content_checks import content_damage, read_content
 from airflow_ckpt_provider.backup.file_entry import FileEntry
@@ -13,14 +14,14 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import check_structure, refuse_damage
-from airflow_ckpt_provider.change.plan import chain_command
+from airflow_ckpt_provider.change.plan import chain_command, undo_command
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, check_alone, inspect_target
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import RefusedError, SealedError, UnreadableLogError
-from airflow_ckpt_provider.recovery.restore.plan import INTO_EMPTY, REPLACING, RestorePlan
+from airflow_ckpt_provider.recovery.restore.plan import INTO_EMPTY, REPLACING, RestorePlan, restore_command
 from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place, relocated, spark_uri
 from airflow_ckpt_provider.recovery.restore.safety import kept_by_earlier_version
 from airflow_ckpt_provider.recovery.restore.sink_answer import SinkAnswer
@@ -49,7 +50,7 @@ def plan_restore(
     :param target: the place to restore to.
     :param batch: the batch to rewind to; by default the newest of the backup.
     :param replace: what is at the target may be replaced, after a safety backup.
-    :param target_uri: the target as Spark names it; by default derived.
+    :param target_uri: the target as Spark names it; by default derived, or as it was given to the restore that is resumed.
     :param sink: what the sink says to a start after the batch, and why (``recovery`` knows how to ask it).
     :param strict: an unknown sink has to be accepted, too.
     :param seal_id: id under which the target was sealed already, to stop its query; the plan takes it.
@@ -63,6 +64,9 @@ def plan_restore(
     _check_place(repository, manifest, target)
     refuse_damage(manifest, [d.message for d in check_structure(repository, manifest, entries)])
     there = inspect_target(target)
+    begun = there.seal if there.seal and (there.seal.plan_id != seal_id or _is_of_restore(there.seal)) else None
+    kept = (repository.kept_plan(begun.plan_id) if begun else None) or {}
+    target_uri = target_uri or str(kept.get("target_uri") or "")
     rewritten = _rewritten(repository, manifest, entries, target, target_uri)
     plan = RestorePlan(
         plan_id=seal_id or new_plan_id(),
@@ -75,12 +79,13 @@ def plan_restore(
         replace=replace,
         replacing=not there.is_empty,
         already_done=False,
+        target_uri=target_uri,
         sink=sink,
         strict=strict,
         chain=chain,
     )
-    if there.seal and (there.seal.plan_id != seal_id or _is_of_restore(there.seal)):
-        return _continued(plan, there.seal)
+    if begun:
+        return _continued(plan, begun, kept)
     if not there.is_empty and _is_as_planned(plan, there):
         return replace_fields(plan, already_done=True)
     if not there.is_empty and not replace:
@@ -124,7 +129,7 @@ def _check_place(repository: Repository, manifest: Manifest, target: Location) -
 
 
 def _rewritten(
-    repository: Repository, manifest: Manifest, entries: Sequence[FileEntry], target: Location, target_uri: str | None
+    repository: Repository, manifest: Manifest, entries: Sequence[FileEntry], target: Location, target_uri: str
 ) -> dict[str, bytes]:
     rewritten = {}
     for entry in entries:
@@ -150,10 +155,12 @@ def _is_of_restore(seal: Seal) -> bool:
     return seal.reason.endswith((INTO_EMPTY, REPLACING))
 
 
-def _continued(plan: RestorePlan, seal: Seal) -> RestorePlan:
-    """Continue with a restore that was killed: its seal says which one it was."""
+def _continued(plan: RestorePlan, seal: Seal, kept: Mapping[str, Any]) -> RestorePlan:
+    """Continue with a restore that was killed: its seal says which one it was.
+
+    :param kept: its document; empty where the repository keeps none.
+    """
     place = plan.target.location
-    kept = plan.repository.kept_plan(seal.plan_id) or {}
     chain = kept.get("chain") if plan.chain is None else None
     if chain:
         raise SealedError(
@@ -164,6 +171,16 @@ def _continued(plan: RestorePlan, seal: Seal) -> RestorePlan:
     replacing = seal.reason == wanted + REPLACING
     if not replacing and seal.reason != wanted + INTO_EMPTY:
         raise sealed_by_another(place.uri, seal)
+    if kept and (kept.get("name"), plain_uri(str(kept.get("target")))) != (plan.manifest.name, plain_uri(place.uri)):
+        # Backups of two streams can have one id, which is all that the seal names; and a flow is sealed in two versions.
+        raise sealed_by_another(place.uri, seal)
+    if plan.target_uri != (before := kept.get("target_uri", plan.target_uri)):
+        again = restore_command(kept, plan.repository.location.uri)
+        raise SealedError(
+            f"{place} is sealed by plan {seal.plan_id}, a restore that was not ended: its target_uri (--target-uri) was "
+            f"{before!r} and is {plan.target_uri!r}",
+            hint=f"run that one again: `{again}`, or undo it: `{undo_command(place.uri, seal.plan_id, plan.repository)}`",
+        )
     log.info("%s carries the seal of plan %s: resuming it", place, seal.plan_id)
     aside = SetAside(plan.repository, plan.manifest.name, seal.plan_id, "checkpoint")
     kept_before = kept_by_earlier_version(plan.repository, name=plan.manifest.name, plan_id=seal.plan_id)

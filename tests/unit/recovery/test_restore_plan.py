@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import uuid
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import put_seal
 from airflow_ckpt_provider.change.target import inspect_target
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError, DamagedBackupError, RefusedError, SealedError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
@@ -21,11 +25,11 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.units import format_size, shown_time
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import back_up, entry_of, repository, stream
-from tests.support.checkpoints import Files, contents, operator_metadata, plant
+from tests.support.checkpoints import Files, contents, metadata, operator_metadata, plant
 from tests.support.seals import seal_at
 from tests.support.spoiled import overwrite
 from tests.support.stopped import STOPPED
-from tests.support.watched_stores import WRITES, watched
+from tests.support.watched_stores import WRITES, Killed, Life, watched
 
 
 def plan(place: Location, manifest: Manifest, target: Location | None = None, **options: Any) -> RestorePlan:
@@ -131,6 +135,39 @@ def test_the_fingerprint_follows_backup_batch_and_target(place: Location, manife
 def test_the_first_batch_has_no_gate(place: Location) -> None:
     manifest = back_up(place, stream(0)).manifest
     assert plan(place, manifest).steps[2].endswith("offsets/0, metadata, commits/0, sources, state")
+
+
+@pytest.fixture
+def two_streams(place: Location, monkeypatch: pytest.MonkeyPatch) -> tuple[Manifest, Manifest]:
+    """Backups of two streams, taken in one second at one batch: they share an id."""
+
+    class Still(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Still:
+            return cls(2026, 11, 27, 8, 30, tzinfo=tz)
+
+    monkeypatch.setattr("airflow_ckpt_provider.backup.create.datetime", Still)
+    payments = plant(place / "payments", stream(4) | {"metadata": metadata(str(uuid.UUID(int=7)))})
+    made = back_up(place, stream(4)), create_backup(Checkpoint.at(payments), repository(place))
+    assert len({each.manifest.backup_id for each in made}) == 1
+    return made[0].manifest, made[1].manifest
+
+
+def test_a_restore_is_not_resumed_with_the_backup_of_another_stream(
+    place: Location, two_streams: tuple[Manifest, Manifest]
+) -> None:
+    """The seal names the backup by its id alone."""
+    orders, payments = two_streams
+    dying, _ = watched(place / "target", Life(6).before)
+    with pytest.raises(Killed):
+        apply_restore(plan(place, orders, dying), rest=STOPPED)
+    before = contents(place)
+    with pytest.raises(
+        SealedError, match=rf"target is sealed by plan \w+ \(restore of {orders.backup_id} batch 4 into"
+    ):
+        plan(place, payments)
+    assert contents(place) == before
+    assert plan(place, orders).continued
 
 
 class TestRefusals:

@@ -26,8 +26,9 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.support import backups
 from tests.support.backups import back_up, stream
-from tests.support.checkpoints import contents, plant
+from tests.support.checkpoints import Files, contents, plant
 from tests.support.delta_batches import append, batches_in, delta_table
+from tests.support.killing import killed_before
 from tests.support.restores import wanted
 from tests.support.rewinds import NEWEST, repository, rewind, rewound
 from tests.support.stopped import STOPPED
@@ -156,6 +157,74 @@ def test_the_command_names_all_that_was_asked_for(orders: Location, tmp_path: Pa
     assert "--shift-by=-1" in command
     assert f"--sink '{open_location(str(place)).uri}'" in command
     assert "--txn-app-id 'my app' --sink-policy rollback --no-exact-replay --apply" in command
+
+
+# ---- what a restore was given ----------------------------------------------------------------------
+
+
+SCHEMA_LOG = "_schema_log_t/0"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Location:
+    return open_location(str(tmp_path))
+
+
+def names_a_place(here: Location) -> Files:
+    said = {"tableId": "t", "deltaCommitVersion": 1, "sourceMetadataPath": f"file:{here.root}/orders/sources/0"}
+    return {**stream(2, partitions=1), SCHEMA_LOG: f"v1\n{json.dumps(said)}".encode()}
+
+
+def killed_restore(here: Location, write: int, *given: str) -> RewindStatus:
+    """The status of a restore into an empty place that was killed before a write."""
+    manifest = back_up(here, names_a_place(here)).manifest
+    target = here / "target"
+    argv = ("restore", (here / "backups").uri, manifest.backup_id, target.uri, "--name", manifest.name)
+    assert killed_before(write, *argv, *given, "--apply")
+    return status_of(Checkpoint.at(target), backups.repository(here))
+
+
+@pytest.mark.parametrize("write", [13, 15])
+def test_the_same_restore_names_the_same_place(here: Location, write: int) -> None:
+    situation = killed_restore(here, write, "--target-uri", "s3a://prod/or ders")
+    assert "--target-uri 's3a://prod/or ders' --apply" in situation.commands[0]
+    assert run(situation.commands[0]) == 0
+    assert b'"s3a://prod/or ders/sources/0"' in (here / "target").read(SCHEMA_LOG)
+
+
+def test_a_restore_that_is_resumed_without_its_place_keeps_it(here: Location) -> None:
+    command = killed_restore(here, 13, "--target-uri", "s3a://prod/orders").commands[0]
+    assert run(command.replace("--target-uri s3a://prod/orders ", "")) == 0
+    assert b'"s3a://prod/orders/sources/0"' in (here / "target").read(SCHEMA_LOG)
+
+
+@pytest.mark.parametrize("given", [("--target-uri", "s3a://prod/orders"), ()], ids=["given", "derived"])
+def test_a_restore_is_not_resumed_for_another_place(here: Location, given: tuple[str, ...]) -> None:
+    situation = killed_restore(here, 13, *given)
+    (manifest,) = backups.repository(here).backups()
+    before = contents(here)
+    with pytest.raises(SealedError) as refused:
+        plan_restore(backups.repository(here), manifest, here / "target", target_uri="s3a://test/orders")
+    was = given[1] if given else ""
+    assert refused.value.message == (
+        f"{here / 'target'} is sealed by plan {situation.plan_id}, a restore that was not ended: its target_uri "
+        f"(--target-uri) was {was!r} and is 's3a://test/orders'"
+    )
+    again, undoing = situation.commands
+    assert refused.value.hint == f"run that one again: `{again}`, or undo it: `{undoing}`"
+    assert contents(here) == before
+
+
+def test_a_restore_of_an_earlier_version_is_resumed(here: Location) -> None:
+    """Its document does not say which place was given."""
+    situation = killed_restore(here, 13, "--target-uri", "s3a://prod/orders")
+    path = f"plans/{situation.plan_id}.json"
+    document = json.loads((here / "backups").read(path))
+    del document["target_uri"]
+    (here / "backups").replace(path, json.dumps(document).encode())
+    again = status_of(Checkpoint.at(here / "target"), backups.repository(here)).commands[0]
+    assert run(f"{again} --target-uri s3a://prod/orders") == 0
+    assert b'"s3a://prod/orders/sources/0"' in (here / "target").read(SCHEMA_LOG)
 
 
 # ---- a change whose repository is elsewhere --------------------------------------------------------
