@@ -29,6 +29,7 @@ from airflow_ckpt_provider.jobs.spark_engine import BYTES_PER_TASK, FILES_PER_TA
 from airflow_ckpt_provider.jobs.spark_writes import SparkWrites
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.planning import plan_restore
+from airflow_ckpt_provider.recovery.restore.sink_answer import SinkAnswer
 from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.keys import read_key
@@ -123,7 +124,13 @@ def restored(
     """
     manifest = repository.manifest(args.backup, name=args.name)
     plan = plan_restore(
-        repository, manifest, target, batch=args.batch, replace=args.replace, target_uri=args.target_uri
+        repository,
+        manifest,
+        target,
+        batch=args.batch,
+        replace=args.replace,
+        target_uri=args.target_uri,
+        sink=args.sink_answer,
     )
     result = {"plan": plan.to_json()}
     print(plan.to_markdown(), file=sys.stderr)
@@ -148,6 +155,13 @@ def restored(
         )
         result["outcome"] = outcome.to_json()
     write(json.dumps(result, indent=2), args.output)
+
+
+def _sink_answer(text: str) -> SinkAnswer:
+    try:
+        return SinkAnswer.from_json(json.loads(text))
+    except (AttributeError, KeyError, TypeError) as e:
+        raise ValueError(text) from e
 
 
 def _at_least_one(text: str) -> int:
@@ -184,6 +198,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--quiet-for", type=float, default=5.0, metavar="SECONDS", help="of silence that confirm it (default: 5)")
     add("--wait-at-most", type=float, default=600.0, metavar="SECONDS", help="for silence (default: 600)")
     add("--target-uri", metavar="URI", help="the target as Spark names it, for backups that hold absolute paths")
+    add(
+        "--sink-answer",
+        type=_sink_answer,
+        metavar="JSON",
+        help="what the sinks said to the task that runs this application",
+    )
     add("--reason", default="", metavar="TEXT", help="why, for the audit record")
     add("--made-by", default="", metavar="WHO", help="the run or user, for the audit record")
     for option, default, text in (

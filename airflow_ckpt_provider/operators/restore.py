@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -197,7 +198,7 @@ class CheckpointRestoreOperator(ExecutorsOperator, StoppingOperator, StreamOpera
             plan.manifest.backup_id,
             plan.batch_id + 1,
         )
-        # What the sinks say is in the plan of this task alone; the id, by which it can be undone, is that of Spark's.
+        # The id, by which it can be undone, is that of Spark's plan.
         ids = plan.plan_id, record["plan_id"]
         made = {**shown["plan"], "plan_id": ids[1]}
         whole = {**shown, "plan": made, "markdown": shown["markdown"].replace(*ids), "outcome": outcome}
@@ -218,6 +219,7 @@ class CheckpointRestoreOperator(ExecutorsOperator, StoppingOperator, StreamOpera
             "--quiet-for": str(self.quiet_for),
             "--wait-at-most": str(self.wait_at_most),
             "--target-uri": text(self.target_uri),
+            "--sink-answer": json.dumps(plan.sink.to_json()) if plan.sink else None,
             "--reason": how["reason"],
             "--made-by": how["made_by"],
         }

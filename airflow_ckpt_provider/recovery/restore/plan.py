@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -282,9 +283,15 @@ class RestorePlan(Plan):
 
     @property
     def plan_fingerprint(self) -> str:
-        """Changes with the backup, the target's place or the target's content."""
-        parts = (self.manifest.backup_id, str(self.batch_id), self.target.location.uri, self.target.fingerprint)
-        return fingerprint_of("\n".join(parts))
+        """Changes with the stream, the backup, the target, what is rewritten, or the sinks: what an approval is given for."""
+        m = self.manifest
+        parts = {
+            "backup": [m.name, m.query_id, m.backup_id, self.batch_id],
+            "target": [self.checkpoint, self.fingerprint],
+            "rewritten": {path: hashlib.sha256(data).hexdigest() for path, data in self.rewritten.items()},
+            "sinks": self.sink.verdicts if self.sink else None,
+        }
+        return fingerprint_of(parts)
 
     @property
     def newest_batch(self) -> int:
@@ -293,7 +300,7 @@ class RestorePlan(Plan):
 
     @property
     def subject(self) -> dict[str, Any]:
-        """What the plan is about: the backup, the place, and whose checkpoint it replaces."""
+        """What the plan is about: the backup, the place, also as Spark names it, and whose checkpoint it replaces."""
         m = self.manifest
         return {
             **super(RestorePlan, self).subject,
@@ -302,6 +309,7 @@ class RestorePlan(Plan):
             "batch_id": self.batch_id,
             "query_id": m.query_id,
             "other_query": self.other_query,
+            "target_uri": self.target_uri or None,
             "sinks": [uri for uri, _, _ in self.sink.sinks] if self.sink else [],
         }
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.guards.report import WORST_FIRST
@@ -30,6 +31,25 @@ class SinkAnswer(NamedTuple):
         for uri, _, verdict in sorted(self.sinks, key=lambda sink: WORST_FIRST.index(sink[2])):
             found.setdefault(verdict, []).extend(r for r in self.reasons if r.startswith(f"sink {uri}: "))
         return found
+
+    @property
+    def verdicts(self) -> list[list[str]]:
+        """The worst verdict, and that of each sink. The reasons count rows and name versions, which move with other writers."""
+        return [[self.verdict.value], *sorted([uri, kind, verdict.value] for uri, kind, verdict in self.sinks)]
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as plain JSON."""
+        return {
+            "verdict": self.verdict.value,
+            "reasons": list(self.reasons),
+            "sinks": [list(each) for each in self.sinks],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> SinkAnswer:
+        """Read what :meth:`to_json` wrote."""
+        sinks = tuple((str(uri), str(kind), Verdict(verdict)) for uri, kind, verdict in value["sinks"])
+        return cls(Verdict(value["verdict"]), tuple(map(str, value["reasons"])), sinks)
 
     @property
     def table(self) -> str:

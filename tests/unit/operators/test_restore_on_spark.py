@@ -31,6 +31,10 @@ from airflow_ckpt_provider.jobs.restore_contents import _parser, restored
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.opening import open_location
 args = _parser().parse_args(sys.argv[sys.argv.index({APPLICATION!r}) + 1 :])
+if os.environ.get("STOPS"):
+    from tests.support.killing import _die_before, one_after_the_other
+    one_after_the_other()
+    _die_before(15)
 if not os.environ.get("IDLE"):
     restored(Repository.open(open_location(args.repository)), open_location(args.target), None, args, said=Clocks())
 """
@@ -149,3 +153,22 @@ def test_spark_does_not_restore(
     monkeypatch.setenv(how, "1")
     with pytest.raises(StorageError, match=why):
         _restore(backup, tmp_path / "target", run(), engine="spark")
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["at once", "resumed"])
+def test_the_plan_that_was_approved(
+    backup: dict[str, Any], run: Run, noted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    """The application, which knows no sink, compares the fingerprint too: it is given what the sinks say."""
+    about = {"engine": "spark", "backup_id": backup["backup_id"], "batch": backup["batch_id"], "sink": "foreachBatch"}
+    about["accept"] = ["sink_duplicates"]
+    shown = _restore(backup, tmp_path / "target", run(), **about, mode="plan")["plan"]
+    if stopped:
+        monkeypatch.setenv("STOPS", "1")
+        with pytest.raises(StorageError, match="Spark failed"):
+            _restore(backup, tmp_path / "target", run(), **about, fingerprint=shown["fingerprint"])
+        monkeypatch.delenv("STOPS")
+    done = _restore(backup, tmp_path / "target", run(try_number=2), **about, fingerprint=shown["fingerprint"])
+    assert done["outcome"]["batch_id"] == backup["batch_id"]
+    kept = open_place(backup["repository"]).read(f"plans/{done['plan']['plan_id']}.json")
+    assert json.loads(kept)["fingerprint"] == shown["fingerprint"]

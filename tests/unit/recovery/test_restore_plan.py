@@ -20,6 +20,7 @@ from airflow_ckpt_provider.errors import CkptError, DamagedBackupError, RefusedE
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
 from airflow_ckpt_provider.recovery.restore.planning import plan_restore
+from airflow_ckpt_provider.recovery.restore.sink_answer import SinkAnswer
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.units import format_size, shown_time
@@ -137,6 +138,64 @@ def test_the_first_batch_has_no_gate(place: Location) -> None:
     assert plan(place, manifest).steps[2].endswith("offsets/0, metadata, commits/0, sources, state")
 
 
+def test_the_fingerprint_follows_what_is_rewritten(place: Location) -> None:
+    manifest = back_up(place, tws("s3a://old/ck")).manifest
+    found = [plan(place, manifest, target_uri=uri).plan_fingerprint for uri in ("s3a://prod/x", "s3a://test/y")]
+    assert len(set(found)) == 2
+    assert found[0] == plan(place, manifest, target_uri="s3a://prod/x").plan_fingerprint
+
+
+def test_the_fingerprint_follows_the_verdicts_of_the_sinks(place: Location, manifest: Manifest) -> None:
+    lake = ("s3://lake/orders", "delta", Verdict.SAFE)
+    answers = [
+        None,
+        SinkAnswer(Verdict.SAFE, ()),
+        SinkAnswer(Verdict.UNKNOWN, ("x",)),
+        SinkAnswer(Verdict.SAFE, (), (lake,)),
+        SinkAnswer(Verdict.SAFE, (), (("s3://lake/payments", "delta", Verdict.SAFE),)),
+        SinkAnswer(Verdict.SAFE, (), (lake, ("s3://lake/payments", "delta", Verdict.SAFE))),
+        SinkAnswer(Verdict.UNKNOWN, (), (lake, ("s3://lake/payments", "delta", Verdict.UNKNOWN))),
+    ]
+    found = [plan(place, manifest, sink=answer).plan_fingerprint for answer in answers]
+    assert len(set(found)) == len(answers)
+
+
+def test_the_fingerprint_does_not_move_with_the_reasons(place: Location, manifest: Manifest) -> None:
+    """They name versions and rows of a table that others write to as well."""
+    first, later = (SinkAnswer(Verdict.WILL_DUPLICATE, (f"{rows} rows",)) for rows in (1, 2))
+    assert plan(place, manifest, sink=first).plan_fingerprint == plan(place, manifest, sink=later).plan_fingerprint
+
+
+def test_an_answer_of_sinks_is_read_as_it_was_written() -> None:
+    answer = SinkAnswer(Verdict.WILL_SKIP, ("a", "b"), (("s3://lake/orders", "delta", Verdict.WILL_SKIP),))
+    assert SinkAnswer.from_json(json.loads(json.dumps(answer.to_json()))) == answer
+
+
+def test_the_fingerprint_of_a_restore_that_is_resumed_is_the_one_that_it_was_begun_with(
+    place: Location, manifest: Manifest
+) -> None:
+    """Also where an earlier version has begun it, which calculated it in another way."""
+    dying, _ = watched(place / "target", Life(6).before)
+    with pytest.raises(Killed):
+        apply_restore(plan(place, manifest, dying), rest=STOPPED)
+    begun = plan(place, manifest)
+    path = f"plans/{begun.plan_id}.json"
+    document = json.loads((place / "backups").read(path))
+    (place / "backups").replace(path, json.dumps({**document, "fingerprint": "0badc0de0badc0de"}).encode())
+    with pytest.raises(RefusedError, match="was begun by a plan with the fingerprint 0badc0de0badc0de, not"):
+        apply_restore(begun, rest=STOPPED, fingerprint=document["fingerprint"])
+    apply_restore(begun, rest=STOPPED, fingerprint="0badc0de0badc0de")
+    assert plan(place, manifest).already_done
+
+
+def test_the_approval_names_the_place_as_spark_does(place: Location) -> None:
+    manifest = back_up(place, tws("s3a://old/ck")).manifest
+    shown = plan(place, manifest, target_uri="s3a://prod/x")
+    shown.check_approval(shown.approval("r"), "r")
+    with pytest.raises(RefusedError, match="target_uri was 's3a://prod/x' and is 's3a://test/y'"):
+        plan(place, manifest, target_uri="s3a://test/y").check_approval(shown.approval("r"), "r")
+
+
 @pytest.fixture
 def two_streams(place: Location, monkeypatch: pytest.MonkeyPatch) -> tuple[Manifest, Manifest]:
     """Backups of two streams, taken in one second at one batch: they share an id."""
@@ -151,6 +210,10 @@ def two_streams(place: Location, monkeypatch: pytest.MonkeyPatch) -> tuple[Manif
     made = back_up(place, stream(4)), create_backup(Checkpoint.at(payments), repository(place))
     assert len({each.manifest.backup_id for each in made}) == 1
     return made[0].manifest, made[1].manifest
+
+
+def test_the_fingerprint_follows_the_stream(place: Location, two_streams: tuple[Manifest, Manifest]) -> None:
+    assert len({plan(place, manifest).plan_fingerprint for manifest in two_streams}) == 2
 
 
 def test_a_restore_is_not_resumed_with_the_backup_of_another_stream(
