@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from airflow_ckpt_provider.sinks.delta import content_doubts, doubts_of, unnamed
 from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
 from airflow_ckpt_provider.sinks.delta_sink import beyond_the_log
+from airflow_ckpt_provider.sinks.earlier_run import batches_in, of_an_earlier_run
 from airflow_ckpt_provider.sinks.file_sink import FileSink, inspect_file_sink, newest_in_log
 from airflow_ckpt_provider.sinks.kinds import Recognised, SinkStart
 from airflow_ckpt_provider.sinks.named_tables import BY_NAME
@@ -26,6 +29,8 @@ from airflow_ckpt_provider.verdict import Verdict
 
 #: Before the first batch.
 NOTHING_READ = -1
+#: For a checkpoint whose log is not read.
+NONE_PLANNED: Mapping[int, datetime] = MappingProxyType({})
 _SAFE_WITHOUT_A_BATCH = (
     "no batch after the start was ever begun: nothing of what the new checkpoint reads is in the sink"
 )
@@ -183,6 +188,7 @@ def cutover_to_new_checkpoint(
     newest: int,
     new_app_id: str | None = None,
     continues_after: int | None = None,
+    planned: Mapping[int, datetime] = NONE_PLANNED,
 ) -> Cutover:
     """Judge a new checkpoint: a new query id, and batch numbers from 0 on.
 
@@ -193,6 +199,7 @@ def cutover_to_new_checkpoint(
     :param new_app_id: ``txnAppId`` that the new query will write with, where it writes with one.
     :param continues_after: the batch number that its own continue after, from :func:`number_to_continue_after`; ``None``: they
         begin at 0.
+    :param planned: batch -> when the old checkpoint says that it was planned.
     """
     sink = known.sink
     if known.history:
@@ -201,7 +208,7 @@ def cutover_to_new_checkpoint(
         memory = known.memory_of_app_id(new_app_id)
         if memory is not None and memory > (-1 if continues_after is None else continues_after):
             return _same_app_id(known.history.uri, new_app_id or sink.app_id or "", memory)
-        return _by_content(known, ids, start, _in_words(new_app_id))
+        return _by_content(known, ids, start, _in_words(new_app_id), planned)
     if known.is_file_sink and sink.place:
         remembered = newest_in_log(sink.place)
         # At or beyond its newest batch, the reasons are what is wrong with the log.
@@ -236,7 +243,13 @@ def cutover_to_new_checkpoint(
 
 
 def cutover_to_new_query_id(
-    known: Known, ids: QueryIds | None, *, start: int, newest: int, new_app_id: str | None = None
+    known: Known,
+    ids: QueryIds | None,
+    *,
+    start: int,
+    newest: int,
+    new_app_id: str | None = None,
+    planned: Mapping[int, datetime] = NONE_PLANNED,
 ) -> Cutover:
     """Judge a checkpoint that only gets a new query id: batch numbers continue after ``start``.
 
@@ -245,6 +258,7 @@ def cutover_to_new_query_id(
     :param start: its newest committed batch.
     :param newest: its newest logged batch.
     :param new_app_id: ``txnAppId`` that the query will write with, where it is another one.
+    :param planned: batch -> when the checkpoint says that it was planned.
     """
     sink = known.sink
     if known.history and (new_app_id or not sink.app_id):
@@ -253,7 +267,7 @@ def cutover_to_new_query_id(
         memory = known.memory_of_app_id(new_app_id)
         if memory is not None and memory > start:
             return _same_app_id(known.history.uri, new_app_id or "", memory, first=start + 1)
-        return _by_content(known, ids, start, _in_words(new_app_id))
+        return _by_content(known, ids, start, _in_words(new_app_id), planned)
     if foreign := _foreign(known):
         return foreign
     cutover = cutover_of_same_query(known, ids, start=start, newest=newest)
@@ -296,7 +310,7 @@ def cutover_of_same_query(known: Known, ids: QueryIds | None, *, start: int, new
     )
 
 
-def _by_content(known: Known, ids: QueryIds, start: int, unknown_as: str) -> Cutover:
+def _by_content(known: Known, ids: QueryIds, start: int, unknown_as: str, planned: Mapping[int, datetime]) -> Cutover:
     """Judge by what the table holds: it remembers nothing of the new id."""
     history = known.history
     if history is None:
@@ -347,6 +361,7 @@ def _by_content(known: Known, ids: QueryIds, start: int, unknown_as: str) -> Cut
         )
         return _with(cutover, Verdict.UNKNOWN, reason)
     doubts = content_doubts(history, ids, start) if start >= 0 else doubts_of(history)
+    doubts = (*of_an_earlier_run(batches_in(history, ids, start), planned), *doubts)
     if doubts:
         return _with(cutover, Verdict.UNKNOWN, "; ".join(doubts))
     done = f"the table holds exactly the batches up to {start}, and does not know {unknown_as}: nothing is skipped"

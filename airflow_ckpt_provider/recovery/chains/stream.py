@@ -19,7 +19,7 @@ from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.rewind.asked_sink import AskedSink
 from airflow_ckpt_provider.recovery.rewind.planned_sink import policies_for
-from airflow_ckpt_provider.recovery.rewind.targets import repartitions
+from airflow_ckpt_provider.recovery.rewind.targets import logged_batches
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport
@@ -152,9 +152,9 @@ class ReadStream:
     def reports(self, batch_id: int) -> tuple[SinkReport, ...]:
         """What each sink says to a start after a batch."""
         if batch_id not in self._reports:
-            unwritten = repartitions(self.tree)
+            entries = logged_batches(self.tree)
             self._reports[batch_id] = tuple(
-                each.report(self.ids, batch_id, self.newest, unwritten) for each in self.asked
+                each.report(self.ids, batch_id, self.newest, entries) for each in self.asked
             )
         return self._reports[batch_id]
 

@@ -11,6 +11,7 @@ import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.backup.beside import default_repository, repository_at
@@ -162,7 +163,7 @@ def plan_reset(
     start = choice.entry.batch_id if choice and way is ResetWay.KEEP_POSITION else NOTHING_READ
     app_id = new_app_id or None
     after = number_to_continue_after(everything, newest, app_id) if continue_numbers else None
-    how: dict[str, Any] = {"new_app_id": app_id, "continues_after": after}
+    how: dict[str, Any] = {"new_app_id": app_id, "continues_after": after, "planned": _planned(logs, known)}
     cutovers = tuple(
         cutover_to_new_checkpoint(each.known, each.ids, start=start, newest=newest, **how) for each in known
     )
@@ -252,6 +253,13 @@ class _OfQuery:
         return self.known.held(self.ids)
 
 
+def _planned(logs: ReadableLogs, known: Sequence[_OfQuery]) -> dict[int, datetime]:
+    """When the batches in the log were planned; read only for tables, which are compared with it."""
+    if all(each.known.history is None for each in known):
+        return {}
+    return {b: entry.time for b in logs.logged if (entry := logs.entry(b)) and entry.time}
+
+
 def _is_all(known: Sequence[_OfQuery]) -> tuple[str, ...]:
     return notes_on([(each.known.sink, each.known.history) for each in known], known[0].ids)
 
@@ -315,7 +323,8 @@ def _new_query_id(plan: ResetPlan, logs: ReadableLogs, known: Sequence[_OfQuery]
             hint="`airflow-ckpt doctor --repair --query-id` puts the old id back",
         )
     start = max(logs.committed, default=NOTHING_READ)
-    how: dict[str, Any] = {"newest": plan.newest, "new_app_id": plan.request.new_app_id or None}
+    app_id = plan.request.new_app_id or None
+    how: dict[str, Any] = {"newest": plan.newest, "new_app_id": app_id, "planned": _planned(logs, known)}
     cutovers = tuple(cutover_to_new_query_id(e.known, e.ids, start=start, **how) for e in known)
     caution = "listeners, metrics and sinks that go by the query id take the query for a new one from now on"
     return replace(plan, new_query_id=str(uuid.uuid4()), start=start, cutovers=cutovers, cautions=(caution,))

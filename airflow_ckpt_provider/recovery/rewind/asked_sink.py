@@ -11,8 +11,9 @@ from airflow_ckpt_provider.recovery.rewind.downstream import downstream_of
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planned_sink import PlannedSink
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
-from airflow_ckpt_provider.recovery.rewind.targets import RewindTarget, span
+from airflow_ckpt_provider.recovery.rewind.targets import NONE_LOGGED, LoggedBatches, RewindTarget, span
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
+from airflow_ckpt_provider.sinks.earlier_run import batches_in, of_an_earlier_run, with_doubts
 from airflow_ckpt_provider.sinks.is_this_all import notes_on
 from airflow_ckpt_provider.sinks.kinds import Recognised
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
@@ -41,19 +42,20 @@ class AskedSink:
         """Its log, where it is a table with one."""
         return self.found.content.history if self.found else None
 
-    def report(self, ids: QueryIds, batch_id: int, newest: int, unwritten: frozenset[int] = frozenset()) -> SinkReport:
+    def report(self, ids: QueryIds, batch_id: int, newest: int, logged: LoggedBatches = NONE_LOGGED) -> SinkReport:
         """What it says to a start after a batch."""
         own = ids.known_as(self.sink.app_id)
-        return judge(self.sink, self.found, own, batch_id, newest, unwritten=unwritten)
+        report = judge(self.sink, self.found, own, batch_id, newest, unwritten=logged.repartitions)
+        if self.history is None:
+            return report
+        return with_doubts(report, of_an_earlier_run(batches_in(self.history, own, batch_id), logged.planned))
 
-    def planned(
-        self, ids: QueryIds, batch_id: int, newest: int, query_id: str, unwritten: frozenset[int]
-    ) -> PlannedSink:
+    def planned(self, ids: QueryIds, batch_id: int, newest: int, query_id: str, logged: LoggedBatches) -> PlannedSink:
         """The sink as the plan has it."""
         history, named = self.history, self.sink.app_id
         app_id = ids.known_as(named).writes_as(history) if history else named or query_id
         table_id = history.table_id or "" if history else ""
-        return PlannedSink(self.sink.name, self.report(ids, batch_id, newest, unwritten), self.policy, app_id, table_id)
+        return PlannedSink(self.sink.name, self.report(ids, batch_id, newest, logged), self.policy, app_id, table_id)
 
 
 def downstream_of_sinks(

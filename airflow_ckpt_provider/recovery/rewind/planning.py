@@ -50,8 +50,9 @@ from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.recovery.rewind.specifiers import resolve
 from airflow_ckpt_provider.recovery.rewind.targets import (
     RewindTarget,
+    logged_batches,
+    logged_in_backup,
     merged,
-    repartitions,
     targets_of_backups,
     targets_of_checkpoint,
     targets_of_manifest,
@@ -167,8 +168,10 @@ def plan_rewind(
         deletes, writes = (), ()
     logged = (progress.latest_logged, progress.latest_committed, target.batch_id if given else None)
     newest = max(b for b in logged if b is not None)
-    unwritten = repartitions(tree)
-    planned = tuple(each.planned(ids, target.batch_id, newest, query_id, unwritten) for each in asked)
+    entries = logged_batches(tree)
+    if target.backup:
+        entries = replace(entries, planned=logged_in_backup(target.backup).planned)
+    planned = tuple(each.planned(ids, target.batch_id, newest, query_id, entries) for each in asked)
     replay = replay_after(tree, target.batch_id, target.sources)
     nothing_to_read = replay.batches == 0 and not target.backup
     plan = RewindPlan(

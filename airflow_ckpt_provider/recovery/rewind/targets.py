@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,6 +18,7 @@ from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, Sourc
 from airflow_ckpt_provider.checkpoint.seal import parse_seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError, RefusedError
+from airflow_ckpt_provider.units import is_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +99,42 @@ def targets_of_checkpoint(tree: Tree, *, only: int | None = None) -> list[Rewind
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class LoggedBatches:
+    """What the entries of the offset log say of batches, for a sink that is asked about them.
+
+    :param repartitions: those that only repartitioned the state offline; a sink never hears of them.
+    :param planned: batch -> when it was planned, in UTC.
+    """
+
+    repartitions: frozenset[int]
+    planned: Mapping[int, datetime]
+
+
+#: For a checkpoint whose log is not read.
+NONE_LOGGED = LoggedBatches(frozenset(), {})
+
+
+def logged_batches(tree: Tree) -> LoggedBatches:
+    """Read the offset log of a checkpoint; entries that cannot be read are left out."""
+    entries = _entries(tree)
+    return LoggedBatches(
+        frozenset(b for b, entry in entries.items() if (e := entries.get(b - 1)) and is_repartition(entry, e)),
+        {b: entry.time for b, entry in entries.items() if entry.time},
+    )
+
+
+def logged_in_backup(manifest: Manifest) -> LoggedBatches:
+    """When the batches in a backup were planned, as its manifest says."""
+    times = manifest.facts.get("batch_times") or {}
+    return LoggedBatches(
+        frozenset(), {int(b): datetime.fromisoformat(time) for b, time in times.items() if is_number(b)}
+    )
+
+
 def repartitions(tree: Tree) -> frozenset[int]:
     """The batches in the log that only repartitioned the state offline; a sink never hears of them."""
-    entries = _entries(tree)
-    return frozenset(b for b, entry in entries.items() if (e := entries.get(b - 1)) and is_repartition(entry, e))
+    return logged_batches(tree).repartitions
 
 
 def targets_of_backups(repository: Repository, name: str, *, query_ids: Collection[str] | None) -> list[RewindTarget]:

@@ -1,0 +1,101 @@
+"""A table holds batches that an earlier run of the query wrote: it has skipped what the checkpoint counts as written."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
+from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
+from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
+from airflow_ckpt_provider.sinks.policy import SinkPolicy
+from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
+from tests.support.checkpoints import batch_metadata, commit_log, compact, file_source_log, logs, offsets_log, plant
+from tests.support.delta_batches import append
+from tests.support.resets import KEEP, plan_of
+
+RESTORED = 3
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Location:
+    for batch in range(7):
+        append(tmp_path / "t", batch)
+    return open_location(str(tmp_path / "t"))
+
+
+@pytest.fixture
+def orders(tmp_path: Path, table: Location) -> Location:
+    """It ran up to batch 6, was restored to batch 3, and has planned batches 4 and 5 anew: the table skipped them."""
+    place = plant(open_location(str(tmp_path / "orders")), logs(range(RESTORED + 1)))
+    for batch in (4, 5):
+        plan_anew(place, batch)
+    return place
+
+
+def plan_anew(place: Location, batch: int) -> None:
+    about = batch_metadata(batch) | {"batchTimestampMs": time.time_ns() // 1_000_000 + 1000 * batch}
+    plan(place, batch, about)
+
+
+def plan(place: Location, batch: int, about: dict[str, Any]) -> None:
+    entry = offsets_log(compact({"logOffset": batch}), metadata=about)
+    found = {f"offsets/{batch}": entry, f"commits/{batch}": commit_log(), f"sources/0/{batch}": file_source_log(batch)}
+    plant(place, found)
+
+
+def rewound(orders: Location, table: Location, kind: str, value: str = "", **options: Any) -> RewindPlan:
+    options.setdefault("sink_exit", SinkPolicy.ROLLBACK)
+    return plan_rewind(Checkpoint.at(orders), Specifier(kind, value), sink=Sink(place=table), guards=(), **options)
+
+
+@pytest.mark.parametrize("kind", ["to_latest", "to_current"])
+def test_a_rewind_to_such_a_batch_is_not_safe(orders: Location, table: Location, kind: str) -> None:
+    to_it = rewound(orders, table, kind)
+    assert to_it.sink_verdict is Verdict.UNKNOWN
+    assert any("commit of batches 4 to 5 is older than the plan of that batch" in reason for reason in to_it.reasons)
+
+
+def test_a_rewind_to_the_batch_before_them_is(orders: Location, table: Location) -> None:
+    before_them = rewound(orders, table, "to_batch", str(RESTORED))
+    assert before_them.sink_verdict is Verdict.SAFE
+    assert before_them.sink.rollback is not None
+    assert before_them.sink.rollback.to_version == RESTORED
+
+
+def test_the_stream_has_passed_them(orders: Location, table: Location, tmp_path: Path) -> None:
+    """Batches that the table wrote anew do not hide those that it skipped."""
+    plan_anew(orders, 6)
+    plan(orders, 7, batch_metadata(7))
+    append(tmp_path / "t", 7)
+    kept = rewound(orders, table, "to_current", sink_exit=SinkPolicy.ACCEPT)
+    assert kept.sink_verdict is Verdict.UNKNOWN
+    assert any("commit of batches 4 to 6 is older" in reason for reason in kept.reasons)
+    with pytest.raises(RefusedError, match="cannot be rolled back to batch 7: the table's commit of batches 4 to 6"):
+        rewound(orders, table, "to_current")
+
+
+def test_a_reset_that_keeps_the_position(orders: Location, table: Location) -> None:
+    orders.delete("offsets/5")
+    orders.delete("commits/5")
+    plan_anew(orders, 5)
+    plan_anew(orders, 6)
+    cutover = plan_of(orders, KEEP, sink=Sink(place=table)).cutover
+    assert cutover.verdict is Verdict.UNKNOWN
+    assert "commit of batches 4 to 6 is older than the plan" in cutover.reasons[0]
+    assert plan_of(orders, KEEP, sink=Sink(place=table), batch_id=RESTORED).cutover.verdict is Verdict.WILL_DUPLICATE
+
+
+def test_a_batch_that_ran_again_as_it_was_planned(tmp_path: Path, table: Location) -> None:
+    """The control: its commit is newer than its plan."""
+    place = plant(open_location(str(tmp_path / "other")), logs(range(7)))
+    assert rewound(place, table, "to_current").sink_verdict is Verdict.SAFE
+    assert plan_of(place, KEEP, sink=Sink(place=table)).cutover.verdict is Verdict.SAFE
