@@ -7,7 +7,7 @@ is carried out, resumed and undone is the same for all of them, in :mod:`~airflo
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -267,6 +267,17 @@ def undo_command(place: str, plan_id: str, repository: Repository | None, sinks:
     if repository is not None and not is_beside(repository, place):
         words += ["--repository", repository.location.uri]
     return shlex.join([*words, *(word for sink in sinks if sink for word in ("--sink", sink))])
+
+
+def sink_words(sinks: Sequence[tuple[str, str]]) -> list[str]:
+    """The sinks of a request as a command names them.
+
+    :param sinks: a pair for each: how it is named, and its ``txnAppId``; both may be empty.
+    """
+    words = [word for name, _ in sinks if name for word in ("--sink", name)]
+    if any(app_id for _, app_id in sinks):
+        words += [word for _, app_id in sinks for word in ("--txn-app-id", app_id)]
+    return words
 
 
 def chain_command(action: str, of: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.beside import is_beside
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.plan import chain_command, undo_command, undo_of, undone_by
+from airflow_ckpt_provider.change.plan import chain_command, sink_words, undo_command, undo_of, undone_by
 from airflow_ckpt_provider.change.sealing import STOPPING, of_change
 from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.change.undo import UNDOABLE
@@ -17,6 +17,8 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import CkptError, RepositoryError, command
+from airflow_ckpt_provider.recovery.flows.reset import flow_reset_command
+from airflow_ckpt_provider.recovery.reset.plan import ResetRequest, reset_command
 from airflow_ckpt_provider.recovery.restore.plan import restore_command
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.specifier import option_for
@@ -215,7 +217,7 @@ def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStat
     return RewindStatus(
         UNDER_WAY,
         f"{place} is being {doing}, and that was stopped half-way. It is sealed, so that no Spark can start from it. The same "
-        f"{kind} again completes it; undo undoes it{by_spark}:",
+        f"{kind} again{'' if len(commands) > 1 else ', with all that it was given,'} completes it; undo undoes it{by_spark}:",
         commands,
         plan_id,
     )
@@ -230,17 +232,16 @@ def _needs(plan: RewindPlan) -> str:
 
 
 def _same_command(place: str, repository: Repository | None, document: dict[str, Any]) -> tuple[str, ...]:
-    """The command that resumes a change, as far as its plan has it; what else it was given has to be given again."""
+    """The command that resumes a change; none where its plan does not say all that was asked for."""
     kind, held = document["kind"], repository.location.uri if repository else "REPOSITORY"
     if kind == "restore":
         return (restore_command(document, held),)
     if kind == "repair":
-        words = ["doctor", place, "--repair", "--repository", held]
-    elif kind == "reset":
-        words = ["reset", place, f"--{document['request']['way']}", "--repository", held]
-    else:
-        return ()
-    return (command(*words, "--apply"),)
+        return (command("doctor", place, "--repair", "--repository", held, "--apply"),)
+    if kind == "reset":
+        return (reset_command(place, ResetRequest.from_json(document["request"]), held),)
+    # Earlier versions did not keep what was asked for.
+    return (flow_reset_command(document, held),) if "request" in document else ()
 
 
 def rewind_records(repository: Repository) -> list[dict[str, Any]]:
@@ -280,9 +281,7 @@ def _again(place: str, plan: RewindPlan, repository: Repository | None) -> str:
     request = plan.request
     words = ["rewind", place, option_for(request.target)]
     sinks = request.sinks
-    words += [word for sink in sinks if sink.sink for word in ("--sink", sink.sink)]
-    if any(sink.app_id for sink in sinks):
-        words += [word for sink in sinks for word in ("--txn-app-id", sink.app_id)]
+    words += sink_words([(sink.sink, sink.app_id) for sink in sinks])
     if any(sink.sink_exit for sink in sinks):
         # A rewind that is resumed need not accept anything again.
         keep = ("", SinkPolicy.ACCEPT.value)

@@ -112,6 +112,16 @@ def read_flow(root: Location, path: str) -> Flow:
     return Flow(path, place, versions, progress, unread)
 
 
+def flow_words(option: str, version: str) -> list[str]:
+    """The storage of a pipeline, and one of its flows, as a command names them.
+
+    :param option: what is done to the flow: ``--reset`` or ``--restore-into-next``.
+    :param version: URI of a version of the flow.
+    """
+    storage, _, path = version.rstrip("/").rpartition(f"/{CHECKPOINTS}/")
+    return [storage, option, path.rpartition("/")[0].replace("/", ".")]
+
+
 def flow_named(flows: list[Flow], name: str) -> Flow:
     """Find a flow by its name, or as much of ``catalog.database.table.flow`` as it needs to be the only one.
 

@@ -23,7 +23,7 @@ from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.edits import Edits, literal_writes
 from airflow_ckpt_provider.change.engine import Change
-from airflow_ckpt_provider.change.plan import Plan, Risk
+from airflow_ckpt_provider.change.plan import Plan, Risk, sink_words, undo_command
 from airflow_ckpt_provider.change.plan_page import accept_block, plan_page
 from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target
@@ -32,10 +32,10 @@ from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, UnreadableLogError, command
 from airflow_ckpt_provider.fingerprint import fingerprint_of
-from airflow_ckpt_provider.recovery.flows.flow import Flow
+from airflow_ckpt_provider.recovery.flows.flow import Flow, flow_words
 from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
 from airflow_ckpt_provider.recovery.reset.new_numbers import new_metadata
-from airflow_ckpt_provider.recovery.reset.plan import ResetPlan
+from airflow_ckpt_provider.recovery.reset.plan import ResetPlan, ResetRequest
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
 from airflow_ckpt_provider.recovery.reset.way import ResetWay
 from airflow_ckpt_provider.sinks.sink import Sink
@@ -117,6 +117,7 @@ class FlowReset(Plan):
         """The plan as it is kept in the repository: what an undo needs. Resuming makes it again."""
         return {
             **self.to_json(),
+            "request": self.reset.request.to_json(),
             "name": self.name,
             "checkpoint": self.path,
             "observed": self.flow.version(self.base).uri,
@@ -297,16 +298,19 @@ def apply_flow_reset(
     :param rest: how the pipeline's run is known to have ended.
     :param made_by: the run or user that resets.
     :param reason: why, for the audit record.
+    :raises SealedError: one that was asked for otherwise has sealed the flow, and was not ended.
     :raises CkptError: as :meth:`~airflow_ckpt_provider.change.engine.Change.apply` raises.
     """
     began = time.monotonic()
     old, new = plan.flow.version(plan.base), plan.flow.version(plan.version)
     if plan.already_done:
         return _outcome(plan, new, began)
+    repository = repository or Repository.open_or_create(default_repository(plan.flow.storage))
+    _check_same_request(plan, repository)
     change = Change(
         plan,
         new,
-        repository or Repository.open_or_create(default_repository(plan.flow.storage)),
+        repository,
         observed=old,
         observed_fingerprint=plan.reset.fingerprint,
         rest=rest or RestRule(),
@@ -316,6 +320,34 @@ def apply_flow_reset(
     change.apply(accept=accept, fingerprint=fingerprint)
     log.info("flow %s begins in %s at the next run of its pipeline", plan.flow.name, new)
     return _outcome(plan, new, began)
+
+
+def _check_same_request(plan: FlowReset, repository: Repository) -> None:
+    """See that a reset that is resumed was begun with the same request: it is planned again.
+
+    :raises SealedError: it was begun with another one.
+    """
+    kept = repository.kept_plan(plan.plan_id) if plan.continued else None
+    if kept and kept.get("request", asked := plan.reset.request.to_json()) != asked:
+        again = flow_reset_command(kept, repository.location.uri)
+        raise SealedError(
+            f"flow {plan.flow.name} is sealed by plan {plan.plan_id} ({plan.seal_reason}), which was asked for otherwise and was "
+            "not ended",
+            hint=f"run that one again: `{again}`, or undo it: `{undo_command(plan.checkpoint, plan.plan_id, repository)}`",
+        )
+
+
+def flow_reset_command(document: Mapping[str, Any], repository: str) -> str:
+    """The command that resumes the reset of a flow.
+
+    :param document: what :meth:`FlowReset.document` wrote.
+    :param repository: URI of the repository that keeps it.
+    """
+    request = ResetRequest.from_json(document["request"])
+    words = ["flows", *flow_words("--reset", document["path"])]
+    words += ["--keep-position"] if request.way is ResetWay.KEEP_POSITION else []
+    words += ["--continue-numbers"] if request.continue_numbers else []
+    return command(*words, *sink_words(request.sinks), "--repository", repository, "--apply")
 
 
 def _outcome(plan: FlowReset, new: Location, began: float) -> FlowOutcome:

@@ -11,7 +11,7 @@ from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.edits import Edits, expect_edited, literal_writes
 from airflow_ckpt_provider.change.fail_closed_order import highest_offsets
-from airflow_ckpt_provider.change.plan import Plan, Risk
+from airflow_ckpt_provider.change.plan import Plan, Risk, sink_words
 from airflow_ckpt_provider.change.plan_document import reads_document
 from airflow_ckpt_provider.change.plan_page import accept_block, plan_page
 from airflow_ckpt_provider.change.risks import sink_risk, source_risk
@@ -262,6 +262,11 @@ class ResetPlan(FirstStart, Plan):
         return command("undo", self.checkpoint, "--plan", self.plan_id, *kept)
 
     @property
+    def again(self) -> str:
+        """The command that resumes it."""
+        return reset_command(self.checkpoint, self.request, self.repository)
+
+    @property
     def steps(self) -> tuple[str, ...]:
         """What ``apply`` does, in order."""
         if self.way is ResetWay.NEW_QUERY_ID:
@@ -409,6 +414,23 @@ class ResetPlan(FirstStart, Plan):
         if self.start is None:
             return f"from scratch: where the options of the new query's sources say, with batch {self.first_batch}"
         return f"after batch {self.start} of the old query; the new one begins at batch {self.first_batch}"
+
+
+def reset_command(checkpoint: str, request: ResetRequest, repository: str) -> str:
+    """The command that asks for a reset, and resumes it where it was stopped.
+
+    :param checkpoint: URI of the checkpoint.
+    :param request: what is asked for.
+    :param repository: URI of the repository that keeps the old checkpoint; empty where it lies beside the checkpoint.
+    """
+    words = ["reset", checkpoint, f"--{request.way.value}"]
+    words += ["--batch", str(request.batch_id)] if request.batch_id is not None else []
+    words += sink_words(request.sinks)
+    words += ["--new-txn-app-id", request.new_app_id] if request.new_app_id else []
+    words += ["--continue-numbers"] if request.continue_numbers else []
+    words += [word for old, new in request.sources.items() for word in ("--source", f"{old}={new}")]
+    words += ["--repository", repository] if repository else []
+    return command(*words, "--apply")
 
 
 _GATE = "offsets/"

@@ -340,7 +340,7 @@ def _continued(before: Target, plan: ResetPlan | None, name: str | None, request
     if _in_order(plan.request) != _in_order(request):
         raise SealedError(
             f"{before.location} is sealed by plan {plan.plan_id}, a reset ({plan.way.value}) that was not ended",
-            hint=f"run that one again, which continues with it, or undo it: `{plan.take_back}`",
+            hint=f"run that one again: `{plan.again}`, or undo it: `{plan.take_back}`",
         )
     log.info("%s carries the seal of plan %s: continuing with it", before.location, plan.plan_id)
     return replace(plan, continued=True)

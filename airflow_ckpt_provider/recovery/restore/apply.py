@@ -12,8 +12,9 @@ from airflow_ckpt_provider.backup.transfer import WORKERS, OnProgress
 from airflow_ckpt_provider.change.engine import Change
 from airflow_ckpt_provider.change.rest import RestProof, RestRule
 from airflow_ckpt_provider.change.write_engine import WriteEngine
+from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
-from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
+from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, restore_command
 from airflow_ckpt_provider.storage.location import Location
 
 
@@ -71,8 +72,16 @@ def apply_restore(
     :param lifts_seal: the seal is lifted at the end; ``False`` where several are restored together.
     :param writes: who writes files that are not at the target; ``None``: threads of this process.
     :raises DamagedBackupError: an object is not what was backed up; nothing was changed.
+    :raises RefusedError: the restore that is resumed is one of a flow, and the version that is sealed with it was not named.
     :raises CkptError: as :meth:`~airflow_ckpt_provider.change.engine.Change.apply` raises.
     """
+    if plan.observed and observed is None:
+        again = restore_command(plan.document(), plan.repository.location.uri)
+        raise RefusedError(
+            f"restore {plan.plan_id} makes {plan.checkpoint} the next version of a flow, and has sealed {plan.observed} too; "
+            "nothing was changed by this attempt",
+            hint=f"run that one again: `{again}`, or undo it: `{plan.command_to_undo(plan.repository)}`",
+        )
     if writes is None and fit(len(plan.entries), plan.bytes):  # others read for themselves what they write
         plan = replace(plan, kept=KeptContents())
     change = Change(

@@ -29,6 +29,7 @@ from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import StorageError, command
 from airflow_ckpt_provider.fingerprint import fingerprint_of
+from airflow_ckpt_provider.recovery.flows.flow import flow_words
 from airflow_ckpt_provider.recovery.restore.sink_answer import SinkAnswer
 from airflow_ckpt_provider.storage.file_set import FEW, FileSet
 from airflow_ckpt_provider.storage.store import StoredFile
@@ -446,7 +447,11 @@ def restore_command(document: Mapping[str, Any], repository: str) -> str:
     :param document: what :meth:`RestorePlan.document` wrote, or an older version of it.
     :param repository: URI of the repository that keeps it.
     """
-    words = ["restore", repository, document["backup_id"], document["target"], "--name", document["name"]]
-    words += ["--batch", document["batch_id"], *(["--replace"] if document["replace"] else [])]
+    target, batch = document["target"], ["--name", document["name"], "--batch", document["batch_id"]]
+    if document.get("observed"):
+        words = ["flows", *flow_words("--restore-into-next", target), "--repository", repository]
+        return command(*words, "--backup-id", document["backup_id"], *batch, "--apply")
+    words = ["restore", repository, document["backup_id"], target, *batch]
+    words += ["--replace"] if document["replace"] else []
     words += ["--target-uri", uri] if (uri := document.get("target_uri")) else []
     return command(*words, "--apply")

@@ -202,6 +202,7 @@ def _continued(plan: RestorePlan, seal: Seal, kept: Mapping[str, Any]) -> Restor
         replacing=replacing,
         kept_before=kept_before,
         continued=True,
+        observed=str(kept.get("observed") or ""),
         other_query=str(kept.get("other_query") or ""),  # what is there now does not say it any more
     )
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli.main import main
@@ -26,9 +28,12 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.support import backups
 from tests.support.backups import back_up, stream
-from tests.support.checkpoints import Files, contents, plant
+from tests.support.checkpoints import Files, contents, logs, plant
+from tests.support.command_line import run as run_program
 from tests.support.delta_batches import append, batches_in, delta_table
+from tests.support.flows import stateless
 from tests.support.killing import killed_before
+from tests.support.resets import file_sink
 from tests.support.restores import wanted
 from tests.support.rewinds import NEWEST, repository, rewind, rewound
 from tests.support.stopped import STOPPED
@@ -225,6 +230,105 @@ def test_a_restore_of_an_earlier_version_is_resumed(here: Location) -> None:
     again = status_of(Checkpoint.at(here / "target"), backups.repository(here)).commands[0]
     assert run(f"{again} --target-uri s3a://prod/orders") == 0
     assert b'"s3a://prod/orders/sources/0"' in (here / "target").read(SCHEMA_LOG)
+
+
+# ---- what a reset was given ------------------------------------------------------------------------
+
+
+FLOW = "_checkpoints/spark_catalog/default/orders/ingest"
+STATED = ("--query-is-stopped", "--quiet-for", "0")
+
+
+def commands_of(place: Path, *repository: object) -> list[str]:
+    commands: list[str] = run_program("status", place, *repository, "--json").document["commands"]
+    return commands
+
+
+@pytest.mark.parametrize("write", [30, 38])
+def test_the_same_reset_has_all_that_was_asked_for(tmp_path: Path, write: int) -> None:
+    place, sinks = tmp_path / "a folder/orders", [tmp_path / "out", tmp_path / "an other"]
+    plant(open_location(str(place)), logs(range(NEWEST + 1)))
+    for sink in sinks:
+        file_sink(sink, NEWEST)
+    argv = ("reset", place, "--keep-position", "--batch", 4, "--continue-numbers", "--source", "0=1")
+    argv = (*argv, "--sink", sinks[0], "--sink", sinks[1], "--txn-app-id", "", "--txn-app-id", "b c")
+    argv = (*argv, "--new-txn-app-id", "new", *STATED, "--accept", "sink_duplicates", "--apply")
+    assert killed_before(write, *argv)
+    again, undoing = commands_of(place)
+    refused = run_program("reset", place, "--from-scratch", *STATED, "--apply")
+    assert refused.code == 1
+    shorter = again.replace(f" --repository '{place}.rewinds'", "")
+    assert f"run that one again: `{shorter}`, or undo it" in refused.err
+    assert f"`{undoing}`" in refused.err
+    assert run(again) == 0
+    assert "sources/1/0" in contents(open_location(str(place)))
+    assert commands_of(place) == [undoing]
+
+
+@pytest.mark.parametrize("way", ["--from-scratch", "--new-query-id"])
+def test_the_same_reset_without_options(orders: Location, way: str) -> None:
+    argv = ("reset", orders.uri, way, *STATED, "--accept", "sink_unknown", "--apply")
+    assert killed_before(7, *argv)
+    again = commands_of(Path(orders.root))[0]
+    assert again == f"airflow-ckpt reset {orders.uri} {way} --repository {orders.uri}.rewinds --apply"
+    assert run(again) == 0
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("way", ["again", "undo"])
+def test_the_reset_of_a_flow_has_all_that_was_asked_for(tmp_path: Path, way: str, version: int) -> None:
+    storage = open_location(str(tmp_path / "pipe line"))
+    plant(storage / FLOW / "0", stateless())
+    sink = file_sink(tmp_path / "out", 3)
+    argv = ("flows", storage.uri, "--reset", "ingest", "--keep-position", "--continue-numbers", "--sink", sink.uri)
+    assert killed_before(9, *argv, *STATED, "--apply")
+    commands = commands_of(Path(storage.root) / FLOW / str(version))
+    refused = run_program(*argv[:-2], *STATED, "--accept", "sink_duplicates", "--apply")
+    assert refused.code == 1
+    assert "which was asked for otherwise and was not ended" in refused.err
+    assert f"run that one again: `{commands[0]}`, or undo it" in refused.err
+    assert run(commands[0 if way == "again" else 1]) == 0
+    new = contents(storage / FLOW / "1")
+    assert ("offsets/3" in new) is (way == "again")
+    assert contents(storage / FLOW / "0") == stateless()
+
+
+def test_the_reset_of_a_flow_by_an_earlier_version(tmp_path: Path) -> None:
+    """Its plan does not say what was asked for."""
+    storage = open_location(str(tmp_path / "pipeline"))
+    plant(storage / FLOW / "0", stateless())
+    argv = ("flows", storage.uri, "--reset", "ingest", "--keep-position", "--sink", "kafka", *STATED)
+    assert killed_before(9, *argv, "--apply")
+    kept = open_location(f"{storage.root}.rewinds")
+    (path,) = kept.walk("plans")
+    document = json.loads(kept.read(path))
+    del document["request"]
+    kept.replace(path, json.dumps(document).encode())
+    situation = status_of(Checkpoint.at(storage / FLOW / "1"), Repository.open(kept))
+    assert "The same flow-reset again, with all that it was given, completes it; undo undoes it:" in situation.message
+    assert [command.split()[1] for command in situation.commands] == ["undo"]
+    assert main([*argv, "--apply"]) == 0
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("way", ["again", "undo"])
+def test_the_restore_of_a_flow_is_resumed_as_one(tmp_path: Path, way: str, version: int) -> None:
+    storage = open_location(str(tmp_path / "pipeline"))
+    plant(storage / FLOW / "0", stateless())
+    held = Repository.open_or_create(open_location(str(tmp_path / "backups")))
+    manifest = create_backup(Checkpoint.at(storage / FLOW / "0"), held).manifest
+    plant(storage / FLOW / "0", stateless(5))
+    argv = ("flows", storage.uri, "--restore-into-next", "ingest", "--repository", held.location.uri)
+    argv = (*argv, *STATED, "--accept", "sink_unknown", "--accept", "sink_duplicates", "--apply")
+    assert killed_before(16, *argv)
+    situation = status_of(Checkpoint.at(storage / FLOW / str(version)), held)
+    plain = ("restore", held.location.uri, manifest.backup_id, (storage / FLOW / "1").uri, "--name", manifest.name)
+    refused = run_program(*plain, *STATED, "--apply")
+    assert refused.code == 1
+    assert f"run that one again: `{situation.commands[0]}`, or undo it" in refused.err
+    assert run(situation.commands[0 if way == "again" else 1]) == 0
+    assert contents(storage / FLOW / "0") == stateless(5)
+    assert (contents(storage / FLOW / "1") == {}) is (way == "undo")
 
 
 # ---- a change whose repository is elsewhere --------------------------------------------------------
