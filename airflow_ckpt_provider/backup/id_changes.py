@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,13 +121,17 @@ class KeptPlan:
         return "undo" in self.recorded
 
 
-def kept_plans(repository: Repository, wanted: Callable[[Mapping[str, Any]], bool]) -> list[KeptPlan]:
+def kept_plans(
+    repository: Repository, wanted: Callable[[Mapping[str, Any]], bool], *, of: Collection[str] | None = None
+) -> list[KeptPlan]:
     """The plans that are wanted, and what the audit has of each. Two listings, a read for each plan and for each record of those.
 
+    :param of: ids of the plans to read; ``None``: all are listed.
     :raises RepositoryError: a plan or an audit record is damaged.
     """
-    ids = [path.rpartition("/")[2].removesuffix(".json") for path in repository.whole_files("plans")]
-    if not ids:
+    if of is None:
+        of = [path.rpartition("/")[2].removesuffix(".json") for path in repository.whole_files("plans")]
+    if not of:
         return []
     audit = list(repository.whole_files("audit"))
 
@@ -140,4 +144,4 @@ def kept_plans(repository: Repository, wanted: Callable[[Mapping[str, Any]], boo
         kinds = {str(record.get("kind")) for record in records if plan_id in (record.get("of"), record["plan_id"])}
         return KeptPlan(plan, frozenset(kinds))
 
-    return [found for found in in_parallel(read, ids) if found]
+    return [found for found in in_parallel(read, of) if found]

@@ -346,6 +346,12 @@ def new_backup_id(now: datetime, batch_id: int) -> str:
     return f"{now.astimezone(UTC).strftime(_ID_TIME)}-b{batch_id:06d}"
 
 
+def batch_in_id(backup_id: str) -> int | None:
+    """The batch that the id of a backup names; ``None``: it names none, as no backup of this package does."""
+    digits = backup_id.rpartition("-b")[2]
+    return int(digits) if digits != backup_id and digits.isascii() and digits.isdecimal() else None
+
+
 def next_backup_id(manifest: Manifest, *, last: str, repository: object) -> str:
     """Make the id of a new backup, which sorts after the last one: its time is moved where that id is of a clock that is ahead.
 

@@ -130,8 +130,13 @@ def attempts_place(repository: Repository, checkpoint: Location) -> Location:
 
     :param checkpoint: the checkpoint; its canonical place counts, however it is named.
     """
+    return repository.location / attempts_directory(checkpoint)
+
+
+def attempts_directory(checkpoint: Location) -> str:
+    """The directory of the attempts at a checkpoint, in whichever repository keeps them."""
     place = f"{checkpoint.store.protocol}:{checkpoint.store.canonical(checkpoint.root).rstrip('/')}"
-    return repository.location / f"{CHANGES}/{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+    return f"{CHANGES}/{hashlib.sha256(place.encode()).hexdigest()[:16]}"
 
 
 def newest_attempt(place: Location) -> Attempt | None:

@@ -49,6 +49,11 @@ class Progress:
         return self.committed[-1] if self.committed else None
 
     @property
+    def latest_begun(self) -> int | None:
+        """Newest batch with an entry in either log."""
+        return max((*self.logged[-1:], *self.committed[-1:]), default=None)
+
+    @property
     def is_continuous(self) -> bool:
         """Whether the query runs in continuous mode."""
         return self.newest is not None and self.newest.is_continuous

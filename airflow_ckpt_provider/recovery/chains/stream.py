@@ -16,6 +16,7 @@ from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.seal import parse_seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError, RefusedError
+from airflow_ckpt_provider.recovery.newest_batch import NewestBatch, newest_batch
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.rewind.asked_sink import AskedSink
 from airflow_ckpt_provider.recovery.rewind.planned_sink import policies_for
@@ -98,6 +99,7 @@ class ReadStream:
     :param tree: the checkpoint's files.
     :param ids: every id of its query.
     :param asked: its sinks.
+    :param written: the newest batch that it may have written.
     """
 
     stream: ChainStream
@@ -105,6 +107,7 @@ class ReadStream:
     tree: Tree
     ids: QueryIds
     asked: tuple[AskedSink, ...]
+    written: NewestBatch
     _reports: dict[int, tuple[SinkReport, ...]] = field(default_factory=dict)
 
     @property
@@ -114,8 +117,8 @@ class ReadStream:
 
     @property
     def newest(self) -> int:
-        """The newest batch that it may have written."""
-        return max(b for b in (self.progress.latest_logged, self.progress.latest_committed, 0) if b is not None)
+        """The newest batch in its logs."""
+        return self.progress.latest_begun or 0
 
     @cached_property
     def entries(self) -> dict[int, OffsetEntry]:
@@ -152,10 +155,8 @@ class ReadStream:
     def reports(self, batch_id: int) -> tuple[SinkReport, ...]:
         """What each sink says to a start after a batch."""
         if batch_id not in self._reports:
-            entries = logged_batches(self.tree)
-            self._reports[batch_id] = tuple(
-                each.report(self.ids, batch_id, self.newest, entries) for each in self.asked
-            )
+            entries, latest = logged_batches(self.tree), self.written.after(batch_id)
+            self._reports[batch_id] = tuple(each.report(self.ids, batch_id, latest, entries) for each in self.asked)
         return self._reports[batch_id]
 
 
@@ -174,15 +175,25 @@ def read_stream(stream: ChainStream) -> ReadStream:
             hint="leave it out where it never ran; else restore a backup, or reset it (`airflow-ckpt reset --from-scratch`)",
         )
     looked, tree = [look_at(sink) for sink in sinks], checkpoint.tree()
+    name = stream_name(held, stream.checkpoint, None, query_id=progress.query_id)
     ids = read_query_ids(
         progress.query_id,
         place=stream.checkpoint,
         repository=held,
-        name=stream_name(held, stream.checkpoint, None, query_id=progress.query_id),
+        name=name,
         app_ids=[sink.app_id for sink in sinks],
         histories=[found.content.history if found else None for found in looked],
         tree=tree,
     ) or QueryIds.of(progress.query_id)
     policies = policies_for(sinks, stream.policies)
     asked = tuple(AskedSink(*each) for each in zip(sinks, looked, policies, strict=True))
-    return ReadStream(stream, progress, tree, ids, asked)
+    written = newest_batch(
+        stream.checkpoint,
+        progress.latest_begun,
+        progress.query_id,
+        starts_as=progress.query_id,
+        repository=held,
+        name=name,
+        ids=ids,
+    )
+    return ReadStream(stream, progress, tree, ids, asked, written)

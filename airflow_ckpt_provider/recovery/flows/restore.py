@@ -13,6 +13,7 @@ from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.flows.flow import Flow
+from airflow_ckpt_provider.recovery.newest_batch import newest_batch
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
@@ -98,7 +99,6 @@ def plan_flow_restore(
             hint="choose a backup of this flow (backup_id / --backup-id, name / --name)",
         )
     chosen = manifest.batch_id if batch is None else batch
-    newest = flow.progress.latest_logged if flow.progress else None
     known = Known.of(sink or Sink())
     ids = read_query_ids(
         flow.progress.query_id if flow.progress else None,
@@ -109,12 +109,20 @@ def plan_flow_restore(
         app_ids=[known.sink.app_id],
         histories=[known.history],
     )
-    cutover = cutover_of_same_query(
-        known,
-        ids.known_as(known.sink.app_id) if ids else None,
-        start=chosen,
-        newest=chosen if newest is None else max(newest, chosen),
+    newest = newest_batch(
+        live,
+        flow.progress.latest_begun if flow.progress else None,
+        flow.progress.query_id if flow.progress else None,
+        starts_as=manifest.query_id,
+        repository=repository,
+        name=manifest.name,
+        ids=ids,
     )
+    cutover = cutover_of_same_query(
+        known, ids.known_as(known.sink.app_id) if ids else None, start=chosen, newest=newest.after(chosen)
+    )
+    if known.found is None:
+        cutover = replace(cutover, reasons=(*cutover.reasons, *newest.notes(chosen)))
     how: dict[str, Any] = {"batch": batch, "sink": SinkAnswer(cutover.verdict, cutover.reasons), "strict": True}
     mark = inspect_target(live).seal
     if mark is None:

@@ -25,6 +25,7 @@ from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError
 from airflow_ckpt_provider.guards.registry import Guard
+from airflow_ckpt_provider.recovery.newest_batch import newest_batch
 from airflow_ckpt_provider.recovery.positions.choice import Choice, choose_batch, choose_newest
 from airflow_ckpt_provider.recovery.positions.logs import ReadableLogs, logs_of_checkpoint
 from airflow_ckpt_provider.recovery.positions.position import SourcePosition
@@ -134,7 +135,7 @@ def plan_reset(
     everything = [Known.of(each) for each in sinks]
     ids = _ids(checkpoint, before, logs, everything, held, name)
     known = [_OfQuery(each, _as_known(ids, each, logs)) for each in everything]
-    newest = max((*logs.logged, *logs.committed), default=NOTHING_READ)
+    newest = _newest(checkpoint, logs, held, name)
     plan = ResetPlan(
         plan_id=seal_id or new_plan_id(),
         request=request,
@@ -284,6 +285,16 @@ def _ids(
         histories=[each.history for each in known],
         tree=Tree.of(checkpoint, files=before.visible.values()),
     )
+
+
+def _newest(checkpoint: Location, logs: ReadableLogs, repository: Repository | None, name: str) -> int:
+    """The newest batch that the old query may have written, also before an earlier change."""
+    logged = max((*logs.logged, *logs.committed), default=NOTHING_READ)
+    query_id = logs.query_id
+    found = newest_batch(checkpoint, logged, query_id, starts_as=query_id, repository=repository, name=name)
+    for note in found.notes(logged):
+        log.warning("%s", note)
+    return found.after(logged)
 
 
 def _as_known(ids: QueryIds | None, known: Known, logs: ReadableLogs) -> QueryIds | None:

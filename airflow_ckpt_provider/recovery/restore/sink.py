@@ -9,6 +9,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.guards.report import worst
+from airflow_ckpt_provider.recovery.newest_batch import newest_batch
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.restore.sink_answer import SinkAnswer
 from airflow_ckpt_provider.sinks.is_this_all import notes_on
@@ -38,13 +39,12 @@ def sink_says(
     if not sinks[0].name:
         return None
     batch_id = manifest.batch_id if batch is None else batch
-    # What is left of the checkpoint shows how far the query came; else nobody knows, and one more batch is assumed.
     try:
         there = Checkpoint.at(target)
         progress = there.progress()
-        newest, query_id, tree = progress.latest_logged, progress.query_id, there.tree()
+        logged, query_id, tree = progress.latest_begun, progress.query_id, there.tree()
     except CkptError:
-        newest, query_id, tree = None, None, None
+        logged, query_id, tree = None, None, None
     looked = [look_at(each) for each in sinks]
     histories = [found.content.history if found else None for found in looked]
     ids = read_query_ids(
@@ -57,13 +57,24 @@ def sink_says(
         histories=histories,
         tree=tree,
     ) or QueryIds.of(manifest.query_id)
+    newest = newest_batch(
+        target,
+        logged,
+        query_id,
+        starts_as=manifest.query_id,
+        repository=repository,
+        name=manifest.name,
+        ids=ids,
+    )
     reports = tuple(
-        judge(each, found, ids.known_as(each.app_id), batch_id, batch_id + 1 if newest is None else newest)
+        judge(each, found, ids.known_as(each.app_id), batch_id, newest.after(batch_id))
         for each, found in zip(sinks, looked, strict=True)
     )
     alone = len(reports) == 1
     reasons = [f"sink{'' if alone else ' ' + r.uri}: {reason}" for r in reports for reason in r.reasons]
     notes = notes_on(list(zip(sinks, histories, strict=True)), ids)
+    if logged is not None and None in looked:
+        notes = (*notes, *newest.notes(batch_id))
     return SinkAnswer(
         worst(report.verdict for report in reports),
         (*reasons, *notes),

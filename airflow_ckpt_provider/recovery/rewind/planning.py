@@ -31,6 +31,7 @@ from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
 from airflow_ckpt_provider.guards.registry import Guard
+from airflow_ckpt_provider.recovery.newest_batch import newest_batch
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.restore.relocate import foreign_place, holds_absolute_paths
 from airflow_ckpt_provider.recovery.rewind.asked_sink import (
@@ -171,7 +172,13 @@ def plan_rewind(
     entries = logged_batches(tree)
     if target.backup:
         entries = replace(entries, planned=logged_in_backup(target.backup).planned)
-    planned = tuple(each.planned(ids, target.batch_id, newest, query_id, entries) for each in asked)
+    written = newest_batch(
+        location, progress.latest_begun, progress.query_id, starts_as=query_id, repository=held, name=name, ids=ids
+    )
+    latest = written.after(target.batch_id)
+    planned = tuple(each.planned(ids, target.batch_id, latest, query_id, entries) for each in asked)
+    if any(each.found is None for each in asked):
+        notes = (*notes, *written.notes(target.batch_id))
     replay = replay_after(tree, target.batch_id, target.sources)
     nothing_to_read = replay.batches == 0 and not target.backup
     plan = RewindPlan(

@@ -114,8 +114,8 @@ class TestReset:
             reset(place / "pipeline", continue_numbers=True)
 
     def test_one_that_has_gone_on_since(self, storage: Location) -> None:
-        reset(storage)
-        plant(storage / f"{PATH}/1", stateless(1))
+        query_id = reset(storage).query_id or ""
+        plant(storage / f"{PATH}/1", {**stateless(1), "metadata": metadata(query_id)})
         assert reset(storage).version == 2
 
     def test_an_empty_version_of_a_full_refresh_does_for_a_new_start(self, storage: Location) -> None:
