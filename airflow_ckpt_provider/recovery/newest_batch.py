@@ -60,7 +60,7 @@ class NewestBatch:
         return (f"at least one batch after {batch_id} is assumed: {'; '.join(why)}",) if why else ()
 
     def why_assumed(self, batch_id: int) -> tuple[str, ...]:
-        """Why one more batch is assumed, in words; empty where none is."""
+        """Why one more batch is assumed, in words; empty if there is no reason."""
         if max(self.reached, self.backed_up) > batch_id:
             return ()
         if not self.later and batch_id > self.reached:

@@ -22,6 +22,7 @@ from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.target import Target, check_alone, inspect_target
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
+from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, KafkaOffset
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError
 from airflow_ckpt_provider.guards.registry import Guard
@@ -51,6 +52,12 @@ from airflow_ckpt_provider.units import is_number
 from airflow_ckpt_provider.verdict import Verdict
 
 log = logging.getLogger(__name__)
+
+_AT_THE_END = (
+    "it starts where the query's startingOffsets says, by default at the end of the topic: what came since the old query's last "
+    "batch is then lost; set startingOffsets=earliest"
+)
+_BY_ITS_OPTIONS = "it starts where its own options say, which no checkpoint records"
 
 _FROM_SCRATCH = (
     "from scratch: every source starts where its own options say (Kafka: startingOffsets, by default latest, so what came since "
@@ -168,7 +175,7 @@ def plan_reset(
     cutovers = tuple(
         cutover_to_new_checkpoint(each.known, each.ids, start=start, newest=newest, **how) for each in known
     )
-    plan = replace(plan, cutovers=cutovers, cautions=(_FROM_SCRATCH,))
+    plan = replace(plan, cutovers=cutovers, cautions=(_FROM_SCRATCH,), sources=_from_scratch(logs))
     if choice and way is ResetWay.KEEP_POSITION:
         found = starting_positions(logs, choice, kafka_partitions=kafka_partitions, tables=tables)
         if guards is not None:
@@ -177,6 +184,21 @@ def plan_reset(
             found = replace(found, sources=asked_of_kafka(found.sources, choice.entry, guards, recorded))
         plan = _keeping_position(plan, found, choice)
     return _going_on(plan, choice.entry, after) if choice and after is not None and after >= 0 else plan
+
+
+def _from_scratch(logs: ReadableLogs) -> tuple[NewSource, ...]:
+    """The sources that may skip rows where their own options decide: those that do not begin with all there is."""
+    entries = (logs.entry(batch) for batch in reversed(logs.logged))
+    entry = next((entry for entry in entries if entry), None)
+    if entry is None:
+        why = "no entry of offsets/ can be read, so what its sources are is not known"
+        return (NewSource("all", "unknown", {}, {}, Verdict.UNKNOWN, (why,)),) if logs.logged else ()
+    kinds = {source.source: source.offset.kind if source.offset else "unknown" for source in entry.sources}
+    return tuple(
+        NewSource(name, kind, {}, {}, Verdict.UNKNOWN, (_AT_THE_END if kind == KafkaOffset.kind else _BY_ITS_OPTIONS,))
+        for name, kind in kinds.items()
+        if kind not in (FileOffset.kind, DeltaOffset.kind)
+    )
 
 
 def _going_on(plan: ResetPlan, entry: OffsetEntry, after: int) -> ResetPlan:

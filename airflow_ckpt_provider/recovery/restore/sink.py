@@ -12,9 +12,11 @@ from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.newest_batch import newest_batch
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.restore.sink_answer import SinkAnswer
+from airflow_ckpt_provider.recovery.rewind.asked_sink import AskedSink
+from airflow_ckpt_provider.recovery.rewind.targets import logged_in_backup
 from airflow_ckpt_provider.sinks.is_this_all import notes_on
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
-from airflow_ckpt_provider.sinks.sink import Sink, judge, look_at, named_sinks
+from airflow_ckpt_provider.sinks.sink import Sink, look_at, named_sinks
 from airflow_ckpt_provider.storage.location import Location
 
 
@@ -66,10 +68,8 @@ def sink_says(
         name=manifest.name,
         ids=ids,
     )
-    reports = tuple(
-        judge(each, found, ids.known_as(each.app_id), batch_id, newest.after(batch_id))
-        for each, found in zip(sinks, looked, strict=True)
-    )
+    asked = [AskedSink(each, found, None) for each, found in zip(sinks, looked, strict=True)]
+    reports = tuple(each.report(ids, batch_id, newest.after(batch_id), logged_in_backup(manifest)) for each in asked)
     alone = len(reports) == 1
     reasons = [f"sink{'' if alone else ' ' + r.uri}: {reason}" for r in reports for reason in r.reasons]
     notes = notes_on(list(zip(sinks, histories, strict=True)), ids)

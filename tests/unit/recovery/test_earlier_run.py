@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.recovery.restore.sink import sink_says
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
@@ -99,3 +102,14 @@ def test_a_batch_that_ran_again_as_it_was_planned(tmp_path: Path, table: Locatio
     place = plant(open_location(str(tmp_path / "other")), logs(range(7)))
     assert rewound(place, table, "to_current").sink_verdict is Verdict.SAFE
     assert plan_of(place, KEEP, sink=Sink(place=table)).cutover.verdict is Verdict.SAFE
+
+
+def test_a_restore_of_a_backup_that_has_them(orders: Location, tmp_path: Path) -> None:
+    for batch in range(6):
+        append(tmp_path / "to 5", batch)
+    made = create_backup(Checkpoint.at(orders), Repository.open_or_create(open_location(str(tmp_path / "r")))).manifest
+    table, target = open_location(str(tmp_path / "to 5")), open_location(str(tmp_path / "empty"))
+    answer = sink_says(Sink(place=table), made, target)
+    assert answer is not None
+    assert answer.verdict is Verdict.UNKNOWN
+    assert any("commit of batches 4 to 5 is older than the plan" in reason for reason in answer.reasons)

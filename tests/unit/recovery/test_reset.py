@@ -61,6 +61,23 @@ class TestANewCheckpoint:
         assert contents(orders) == {}
         assert (outcome.start, outcome.written) == (None, 0)
 
+    def test_from_scratch_kafka_may_skip_what_came_meanwhile(self, place: Location) -> None:
+        """By default it starts at the end of the topic; Delta and files begin with all there is."""
+        orders = plant(place / "orders", kafka_and_delta())
+        plan = plan_of(orders, SCRATCH)
+        assert [(source.kind, source.verdict) for source in plan.sources] == [("kafka", Verdict.UNKNOWN)]
+        assert "startingOffsets says, by default at the end of the topic" in plan.sources[0].reasons[0]
+        assert "source_unknown" in {risk.word for risk in plan.risks}
+        with pytest.raises(RefusedError, match=r"needs somebody to accept: .*source_unknown"):
+            reset(orders, SCRATCH)
+
+    def test_from_scratch_where_no_entry_can_be_read(self, orders: Location) -> None:
+        for batch in range(NEWEST + 1):
+            orders.replace(f"offsets/{batch}", b"v1\n{")
+        plan = plan_of(orders, SCRATCH)
+        assert "what its sources are is not known" in plan.sources[0].reasons[0]
+        assert "source_unknown" in {risk.word for risk in plan.risks}
+
     def test_hidden_files_go_too(self, tmp_path: Path) -> None:
         orders = plant(open_location(str(tmp_path / "orders")), stream(2))
         for name in (".metadata.crc", "offsets/.2.crc", "state/0/1/.3.changelog.1-2.tmp"):
