@@ -112,4 +112,4 @@ def test_a_restore_of_a_backup_that_has_them(orders: Location, tmp_path: Path) -
     answer = sink_says(Sink(place=table), made, target)
     assert answer is not None
     assert answer.verdict is Verdict.UNKNOWN
-    assert any("commit of batches 4 to 5 is older than the plan" in reason for reason in answer.reasons)
+    assert any("commit of batch 5 is older than the plan" in reason for reason in answer.reasons)
