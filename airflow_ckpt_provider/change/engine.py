@@ -193,6 +193,7 @@ class _Attempt:
             plan.prepare(workers=change.workers)
             if not plan.continued:
                 self._check_not_begun()
+                plan.check_is_latest(self.place, self.repository)
                 proof = proof or self._proven_rest()
                 self.repository.keep_plan(plan.plan_id, plan.document())
             elif not self._is_sealed_by_an_attempt():

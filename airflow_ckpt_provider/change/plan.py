@@ -17,6 +17,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.edits import Edits
 from airflow_ckpt_provider.change.target import Target
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
 _SUFFIX = "-undo"
@@ -133,6 +134,14 @@ class Plan:
 
         :param workers: requests under way at once.
         :raises RefusedError: it is not; nothing was changed.
+        """
+
+    def check_is_latest(self, place: Location, repository: Repository) -> None:
+        """See, behind the fence, that no later change is in force, where the plan undoes one.
+
+        :param place: the checkpoint.
+        :param repository: keeps the changes.
+        :raises RefusedError: one is; nothing was changed.
         """
 
     def document(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.edits import Edits, Write, listed_files, literal_writes
+from airflow_ckpt_provider.change.history import UNDO, UNDOABLE, check_is_latest, is_at, newest_change
 from airflow_ckpt_provider.change.plan import Plan, undo_of, undone_by
 from airflow_ckpt_provider.change.plan_document import check_paths
 from airflow_ckpt_provider.change.plan_page import plan_page
@@ -29,9 +30,6 @@ from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, comman
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
-
-#: Kinds of plans that can be undone.
-UNDOABLE = ("rewind", "reset", "repair", "restore", "flow-reset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ class UndoPlan(Plan):
     continued: bool = field(default=False, compare=False)
     moved: Mapping[str, str] = field(default_factory=dict)
 
-    kind: ClassVar[str] = "undo"
+    kind: ClassVar[str] = UNDO
 
     @property
     def undone(self) -> str:
@@ -144,6 +142,10 @@ class UndoPlan(Plan):
         wanted = {**self.before, **{path: len(content.encode()) for path, content in self.moved.items()}}
         expect_files(there, wanted.items(), plan_id=self.plan_id, what=what)
 
+    def check_is_latest(self, place: Location, repository: Repository) -> None:
+        """See that no later change is in force."""
+        check_is_latest(place, repository, self.of, self.record)
+
     def document(self) -> dict[str, Any]:
         """The plan as it is kept in the repository."""
         return {**self.to_json(), "name": self.name, "checkpoint_fingerprint": self.fingerprint}
@@ -194,7 +196,7 @@ def plan_to_undo(place: Location, repository: Repository, plan_id: str | None) -
         if mark and repository.kept_plan(undone_by(mark.plan_id)) is not None:
             plan_id = undone_by(mark.plan_id)
     if plan_id is None:
-        plan_id = _newest(place, repository)
+        plan_id = newest_change(place, repository)
     document = repository.kept_plan(plan_id) if plan_id else None
     if document is None:
         what = f"no plan {plan_id}" if plan_id else f"no change of {place}"
@@ -206,38 +208,6 @@ def plan_to_undo(place: Location, repository: Repository, plan_id: str | None) -
     return document
 
 
-def _newest(place: Location, repository: Repository) -> str | None:
-    """The newest change of a checkpoint: one that was ended, or one that was begun and whose seal somebody has lifted.
-
-    A plan without an audit record counts where it has set files aside: before that nothing was changed.
-    """
-    records = [record for record in repository.records() if _is_of(record, place.uri)]
-    # By the time in the record: names of records tell seconds apart, no less.
-    found = {
-        undone_by(str(record["plan_id"])): str(record["at"]) for record in sorted(records, key=lambda r: str(r["at"]))
-    }
-    begun: dict[str, str] = {}
-    for file in repository.location.list("plans").files:
-        plan_id = file.path.rpartition("/")[2].removesuffix(".json")
-        if plan_id in found or undone_by(plan_id) != plan_id or not file.path.endswith(".json"):
-            continue
-        document = repository.kept_plan(plan_id)
-        if document is None or not _is_of(document, place.uri):
-            continue
-        aside = SetAside(repository, str(document.get("name", "")), plan_id, "checkpoint")
-        when = file.modified.isoformat() if file.modified else ""
-        (found if aside.sizes is not None else begun)[plan_id] = when
-    newest = found or begun
-    return max(newest, key=lambda plan_id: newest[plan_id]) if newest else None
-
-
-def _is_of(record: Mapping[str, Any], uri: str) -> bool:
-    return uri in (record.get("checkpoint"), record.get("observed")) and record.get("kind") in (
-        *UNDOABLE,
-        UndoPlan.kind,
-    )
-
-
 def plan_undo(
     place: Location, repository: Repository, document: Mapping[str, Any], *, observed: Location | None = None
 ) -> UndoPlan:
@@ -247,7 +217,7 @@ def plan_undo(
     :param repository: the one that the change was carried out with.
     :param document: the plan of the change, from :func:`plan_to_undo`.
     :param observed: the live version of a flow, where the change made the next one.
-    :raises RefusedError: it changed nothing, or somebody has written to the checkpoint since.
+    :raises RefusedError: it changed nothing, somebody has written to the checkpoint since, or a later change is in force.
     :raises RepositoryError: the plan was damaged or forged.
     :raises SealedError: something else has sealed the checkpoint.
     """
@@ -284,10 +254,13 @@ def plan_undo(
     )
     if not plan.already_done:
         _check_whole(plan, now, aside, document)
-    if half_way and not any(mark and mark.attempt is not None for mark in marks):
+    if plan.already_done or any(mark and mark.attempt is not None for mark in marks):
+        return plan
+    if half_way:
         check_not_written_since(now, aside, document, repository)
-    if not half_way and not plan.already_done:
+    else:
         _check_untouched(plan, now, aside, document, repository)
+    plan.check_is_latest(place, repository)
     return plan
 
 
@@ -353,9 +326,7 @@ def _check_untouched(
     kind, place = plan.of["kind"], now.location
     if plan.record is not None:
         after = plan.record.get("after")
-        if now.fingerprint == after or (after is None and first_run_since(now, document) is None):
-            return
-        if after is not None and _is_back_at(str(after), now, repository):
+        if first_run_since(now, document) is None if after is None else is_at(str(after), now, repository):
             return
         if _is_half_undone(plan, now, aside, document, repository):
             return
@@ -384,23 +355,7 @@ def _is_half_undone(
     """Whether an undo of a change was begun, whose seal somebody has lifted, and every file is of before or of the change."""
     return (
         repository.kept_plan(plan.plan_id) is not None
-        and _newest(now.location, repository) == plan.undone
+        and newest_change(now.location, repository) == plan.undone
         and not _gone(plan, now)
         and written_since(now, aside, document, repository) is None
     )
-
-
-def _is_back_at(after: str, now: Target, repository: Repository) -> bool:
-    """Whether nothing but later changes, each undone since, is between a change and now.
-
-    :param after: fingerprint of the checkpoint after the change.
-    """
-    records = [r for r in repository.records() if r.get("kind") == UndoPlan.kind and _is_of(r, now.location.uri)]
-    undos = {str(r.get("after")): undone_by(str(r.get("plan_id"))) for r in records}
-    at: str | None = now.fingerprint
-    while at in undos:  # an undo puts back what was there when the change that it undoes was planned
-        document = repository.kept_plan(undos.pop(at)) or {}
-        at = document.get("checkpoint_fingerprint")
-        if at == after:
-            return True
-    return False

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import Any
 
 from airflow_ckpt_provider.backup.beside import is_beside
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.history import UNDOABLE, not_undone
 from airflow_ckpt_provider.change.plan import chain_command, sink_words, undo_command, undo_of, undone_by
 from airflow_ckpt_provider.change.sealing import STOPPING, of_change
 from airflow_ckpt_provider.change.target import Target, inspect_target
-from airflow_ckpt_provider.change.undo import UNDOABLE
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.seal import Seal
@@ -265,16 +266,8 @@ def _changes(
     place: str, records: Iterable[dict[str, Any]], since: datetime | None, *, kinds: Collection[str]
 ) -> Iterator[dict[str, Any]]:
     """Records of changes of this checkpoint that were not undone, newest first."""
-    undone = set()
-    for record in records:
-        if since is not None and datetime.fromisoformat(record["at"]) < since:
-            return
-        if record.get("checkpoint") != place:
-            continue
-        if record.get("kind") == "undo":
-            undone.add(record.get("of"))
-        elif record.get("kind") in kinds and record["plan_id"] not in undone:
-            yield record
+    recent = takewhile(lambda r: since is None or datetime.fromisoformat(r["at"]) >= since, records)
+    return not_undone((record for record in recent if record.get("checkpoint") == place), kinds=kinds)
 
 
 def _again(place: str, plan: RewindPlan, repository: Repository | None) -> str:

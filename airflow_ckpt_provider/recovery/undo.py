@@ -78,7 +78,8 @@ def undo(
     :param of_chain: the chain that is undone, of which this is a part: the seal then stays.
     :param moved: of a part, gives the log entries that get other source positions than they had.
     :raises NoSuchBackupError: there was no such change.
-    :raises RefusedError: something was written since, or the sink cannot be brought forward; nothing was changed.
+    :raises RefusedError: something was written since, a later change has to be undone first, or the sink cannot be brought
+        forward; nothing was changed.
     :raises CkptError: as :meth:`~airflow_ckpt_provider.change.engine.Change.apply` raises.
     """
     change = undoing(checkpoint, repository, plan_id=plan_id, sink=sink, open_place=open_place, of_chain=of_chain)
