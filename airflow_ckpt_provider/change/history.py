@@ -39,7 +39,7 @@ def newest_change(place: Location, repository: Repository) -> str | None:
     A plan without an audit record counts where it has set files aside: before that nothing was changed.
     """
     # By the time in the record: names of records tell seconds apart, no less.
-    records = sorted(_records_of(place, repository), key=lambda record: str(record["at"]))
+    records = sorted(records_of(place, repository), key=lambda record: str(record["at"]))
     found = {undone_by(record["plan_id"]): str(record["at"]) for record in records}
     begun: dict[str, str] = {}
     for each in _without_record(place, repository, found):
@@ -61,7 +61,7 @@ def check_is_latest(
     :param record: its audit record; ``None`` where it was not ended.
     :raises RefusedError: one is; it has to be undone first.
     """
-    plan_id, records = str(document["plan_id"]), _records_of(place, repository)
+    plan_id, records = str(document["plan_id"]), records_of(place, repository)
     began = zoned_time(record["at"]) if record else _kept_at(repository, plan_id)
     later: dict[str, tuple[datetime, Mapping[str, Any]]] = {}
     for each in not_undone(records, kinds=UNDOABLE):
@@ -84,7 +84,7 @@ def is_at(fingerprint: str, now: Target, repository: Repository) -> bool:
 
     :param fingerprint: of the checkpoint, as it was.
     """
-    records = [r for r in _records_of(now.location, repository) if r.get("kind") == UNDO]
+    records = [r for r in records_of(now.location, repository) if r.get("kind") == UNDO]
     undos = {str(r.get("after")): undone_by(r["plan_id"]) for r in records}
     at: str | None = now.fingerprint
     while at != fingerprint and at in undos:  # an undo puts back what was there when the change was planned
@@ -122,7 +122,8 @@ def _without_record(place: Location, repository: Repository, known: Container[st
             yield _Begun(document, file.modified, aside.sizes is not None)
 
 
-def _records_of(place: Location, repository: Repository) -> list[dict[str, Any]]:
+def records_of(place: Location, repository: Repository) -> list[dict[str, Any]]:
+    """The audit records of changes of a checkpoint and of their undos, newest first."""
     return [record for record in repository.records() if _is_of(record, place)]
 
 

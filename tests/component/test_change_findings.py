@@ -89,7 +89,7 @@ def state_and_offsets_missing(found: Files) -> None:
 
 
 #: What a reset says after one that is through, and whose new checkpoint no query has been started with.
-NOTHING_LEFT_TO_RESET = re.compile(r"no query has been started with it, so there is nothing to reset")
+NOTHING_LEFT_TO_RESET = re.compile(r"is as the reset \w+ \(.*\) left it, so there is nothing to reset")
 
 
 # ---- an attempt that wakes up after another one took over ------------------------------------------

@@ -1,9 +1,9 @@
-"""Whether what a reset put in place is still there as it was, since no query has been started with it."""
+"""Whether a checkpoint is as the last reset left it: nothing in it says how far a query got."""
 
 from __future__ import annotations
 
-from airflow_ckpt_provider.backup.id_changes import kept_plans
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.history import UNDOABLE, not_undone, records_of
 from airflow_ckpt_provider.change.target import Target
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError
@@ -15,32 +15,29 @@ _MOST_ENTRIES = 2
 
 
 def refuse_unstarted(repository: Repository, before: Target) -> None:
-    """Refuse a reset of a new checkpoint that no query has been started with: nothing in it says how far a query got.
+    """Refuse a reset of a checkpoint that is as the last change of it, a reset, left it.
 
-    Reads no plan where there are more entries in ``offsets/`` than a reset writes.
+    Reads no record where there are more entries in ``offsets/`` than a reset writes.
 
-    :param repository: keeps the plans.
+    :param repository: keeps the plans and the records.
     :param before: the checkpoint.
-    :raises RefusedError: a reset that was not undone put all these files there, and nothing else is there;
-        ``NotACheckpointError`` where it left the place empty.
+    :raises RefusedError: it is; ``NotACheckpointError`` where the reset left the place empty.
     :raises RepositoryError: a plan or an audit record is damaged.
     """
     if sum(path.startswith(f"{OFFSETS}/") for path in before.visible) > _MOST_ENTRIES:
         return
-    checkpoint = before.location.uri
-    for kept in kept_plans(
-        repository, lambda plan: plan.get("kind") == "reset" and plan.get("checkpoint") == checkpoint
-    ):
-        if kept.is_undone:
-            continue
-        plan = ResetPlan.of_document(kept.plan)
-        if plan.way is not ResetWay.NEW_QUERY_ID and _is_all(before, plan):
-            refused = RefusedError if before.visible else NotACheckpointError
-            raise refused(
-                f"{checkpoint} is as the reset {plan.plan_id} ({plan.way.value}) left it: no query has been started with it, so "
-                "there is nothing to reset",
-                hint=f"start the query, or undo that reset and reset again: `{plan.take_back}`",
-            )
+    checkpoint = before.location
+    newest = next(not_undone(records_of(checkpoint, repository), kinds=UNDOABLE), None)
+    document = repository.kept_plan(newest["plan_id"]) if newest and newest["kind"] == "reset" else None
+    plan = ResetPlan.of_document(document) if document else None
+    if plan is None or plan.way is ResetWay.NEW_QUERY_ID or not _is_all(before, plan):
+        return
+    refused = RefusedError if before.visible else NotACheckpointError
+    raise refused(
+        f"{checkpoint} is as the reset {plan.plan_id} ({plan.way.value}) left it, so there is nothing to reset",
+        hint=f"start the query; or undo that reset and reset again: `{plan.take_back}`. If a query has run here since, and its "
+        "checkpoint was removed, restore a backup instead",
+    )
 
 
 def _is_all(before: Target, plan: ResetPlan) -> bool:

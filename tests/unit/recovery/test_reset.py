@@ -195,19 +195,32 @@ class TestRefused:
     def test_one_that_no_query_has_been_started_with(
         self, orders: Location, way: ResetWay, options: dict[str, bool], again: ResetWay
     ) -> None:
-        """After a reset that was killed before it recorded its end, the same command is given again."""
+        """The same command is given again, or another way is asked for."""
         for path in [path for path in orders.walk() if path.startswith("state/")]:
             orders.delete(path)
         old = contents(orders)
         outcome = reset(orders, way, accept=ACCEPTED, **options)
-        for record in (audit := repository(orders).location / "audit").walk():
-            audit.delete(record)
-        with pytest.raises(RefusedError, match=rf"as the reset {outcome.plan_id} \({way}\) left it: no query") as e:
+        with pytest.raises(RefusedError, match=rf"as the reset {outcome.plan_id} \({way}\) left it, so there is") as e:
             plan_of(orders, again)
         assert f"undo {orders} --plan {outcome.plan_id}`" in (e.value.hint or "")
         undone(orders)
         assert contents(orders) == old
         assert plan_of(orders, again).before
+
+    def test_the_last_of_two_resets_is_named(self, orders: Location) -> None:
+        """Both left the place empty; to undo the first one would put back what the second one removed more than."""
+        for _ in range(4):
+            outcome = reset(orders, SCRATCH, accept=ACCEPTED)
+            with pytest.raises(RefusedError, match=f"as the reset {outcome.plan_id} "):
+                plan_of(orders, SCRATCH)
+            plant(orders, stream(2))
+        undone_later = reset(orders, SCRATCH, accept=ACCEPTED)
+        undone(orders)
+        for path in list(orders.walk()):
+            orders.delete(path)
+        with pytest.raises(RefusedError, match=f"as the reset {outcome.plan_id} "):
+            plan_of(orders, SCRATCH)
+        assert undone_later.plan_id != outcome.plan_id
 
     def test_an_empty_place_whose_reset_was_undone(self, orders: Location) -> None:
         reset(orders, SCRATCH, accept=ACCEPTED)
