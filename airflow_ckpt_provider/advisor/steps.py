@@ -56,7 +56,8 @@ GUARD_KAFKA = Step(
 )
 GUARD = Step("See what of the source is gone, and how long the rest is left.", ("guard", "{checkpoint}"))
 REWIND = Step(
-    "List the batches that can be rewound to; with --to-batch it plans the way, state and sink included, and --apply goes it.",
+    "List the batches that can be rewound to. With --to-batch N it plans the rewind of checkpoint, state and sink, and --apply "
+    "applies the plan.",
     ("rewind", "{checkpoint}", "--list"),
     "CheckpointRewindOperator",
 )

@@ -43,7 +43,9 @@ BATCHES_SKIPPED = FindingKind(
     "Several logged batches have no commit: commits were deleted or lost.",
     "Runs only the newest logged batch again. Those between it and the newest commit are never run; it logs a warning at most. "
     "With state checkpoint format 2 it fails instead: `CANNOT_LOAD_STATE_STORE.*`.",
-    "`--repair` cuts back to the newest commit, so that all of them run; the first with exactly the offsets it had.",
+    "`--repair` cuts back to the newest commit, so that all of them run; the first with exactly the offsets it had. With a "
+    "backup that holds the commits (`--repository`) it fetches them: the batches count as done, and are not run again. If you "
+    "deleted the commits to run the batches again, and rolled the table back, use `rewind --to-batch N` instead.",
 )
 QUERY_ID_MISSING = FindingKind(
     "QUERY-ID-MISSING",

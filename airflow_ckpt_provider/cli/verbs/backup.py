@@ -65,5 +65,5 @@ def _show(result: BackupResult, call: Call) -> None:
     if call.screen:
         call.screen.print(terminal.title(title))
         call.screen.print(terminal.facts(rows))
-        again = command("restore", call.args.repository, result.backup_id, "TARGET")
+        again = command("restore", call.args.repository, result.backup_id, "TARGET", "--name", result.name)
         terminal.next_command(call.screen, "To restore it", again)

@@ -126,7 +126,7 @@ def _show_outcome(outcome: RepairOutcome, screen: Console) -> None:
     rows: list[tuple[str, str | Text]] = [
         ("deleted", terminal.count(outcome.deleted, "file")),
         ("fetched", terminal.count(outcome.fetched, "file")),
-        ("kept before", outcome.kept or "nothing had to go"),
+        ("kept before", outcome.kept or "nothing was removed"),
         ("next", f"start the query: it continues after batch {outcome.batch_id}"),
     ]
     screen.print(terminal.facts(rows))

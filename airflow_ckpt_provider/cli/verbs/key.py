@@ -11,7 +11,7 @@ from airflow_ckpt_provider.backup import keys
 from airflow_ckpt_provider.backup.keys import RepositoryKey
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import RefusedError, command
 from airflow_ckpt_provider.storage.keys import read_key
 from airflow_ckpt_provider.units import shown_time
 
@@ -45,7 +45,8 @@ def key(call: Call) -> Answer:
     new = read_key(args.new_key_file, option="--new-key-file")
     if args.action == "add":
         return _said(call, "Added", keys.add_key(place, new, note=args.note, made_by=call.made_by))
-    return _said(call, "The key is now", keys.rotate_key(place, new, note=args.note, made_by=call.made_by))
+    found = keys.rotate_key(place, new, note=args.note, made_by=call.made_by)
+    return _said(call, "The key is now", found, "--key-file", args.new_key_file)
 
 
 def _listed(call: Call, found: list[RepositoryKey]) -> Answer:
@@ -63,10 +64,15 @@ def _listed(call: Call, found: list[RepositoryKey]) -> Answer:
     return Answer({"keys": [each.to_json() for each in found]})
 
 
-def _said(call: Call, what: str, found: RepositoryKey) -> Answer:
+def _said(call: Call, what: str, found: RepositoryKey, *opened_by: str) -> Answer:
+    """What was done, and the next command.
+
+    :param opened_by: the option that names the key, where the one that was given does not open the repository any more.
+    """
     if call.screen:
         call.screen.print(f"{what} key {found.id}{f' ({found.note})' if found.note else ''}")
-        call.screen.print("Export the keys again: airflow-ckpt key export", style="dim")
+        again = command("key", "export", call.args.repository, *opened_by, "--file", "FILE")
+        terminal.next_command(call.screen, "Export the keys again", again)
     return Answer({"key": found.to_json()})
 
 

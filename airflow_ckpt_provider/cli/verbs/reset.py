@@ -77,14 +77,12 @@ def _show(call: Call, plan: ResetPlan, outcome: ResetOutcome) -> None:
         return
     renamed = f"{outcome.checkpoint} has the new query id {outcome.new_query_id}"
     call.screen.print(terminal.title(renamed if outcome.new_query_id else f"{outcome.checkpoint} is a new checkpoint"))
-    call.screen.print(
-        terminal.facts(
-            [
-                ("plan", outcome.plan_id),
-                ("went", terminal.count(outcome.deleted, "file")),
-                ("written", terminal.count(outcome.written, "file")),
-                ("kept", str(outcome.kept)),
-            ]
-        )
-    )
+    rows = [
+        ("plan", outcome.plan_id),
+        ("removed", terminal.count(outcome.deleted, "file")),
+        ("written", terminal.count(outcome.written, "file")),
+    ]
+    if outcome.kept:
+        rows.append(("kept", outcome.kept))
+    call.screen.print(terminal.facts(rows))
     terminal.next_command(call.screen, "To undo it, until the query has run", plan.take_back)

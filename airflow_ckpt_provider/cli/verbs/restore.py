@@ -57,12 +57,19 @@ def restore(call: Call) -> Answer:
     return Answer(outcome.to_json())
 
 
+def _wrote(outcome: RestoreOutcome) -> str:
+    """How many files a restore wrote, and how many were there already."""
+    count = terminal.count(outcome.files - outcome.unchanged, "file")
+    if outcome.unchanged:
+        return f"{count} in {outcome.seconds:.1f} s; {outcome.unchanged:,} were the same already"
+    return f"{count}, {terminal.size(outcome.bytes)} in {outcome.seconds:.1f} s"
+
+
 def _show(outcome: RestoreOutcome, screen: Console) -> None:
     if outcome.already_done:
         return  # the plan said so
     screen.print(terminal.title(f"Restored {outcome.target} to batch {outcome.batch_id}"))
-    wrote = f"{terminal.count(outcome.files, 'file')}, {terminal.size(outcome.bytes)} in {outcome.seconds:.1f} s"
-    rows = [("wrote", wrote)]
+    rows = [("wrote", _wrote(outcome))]
     if outcome.kept:
         rows.append(("kept before", outcome.kept))
     rows.append(("next", f"start the query: it continues with batch {outcome.batch_id + 1}"))

@@ -192,10 +192,9 @@ def _show(call: Call, outcome: RewindOutcome, repository: Repository) -> None:
     if outcome.table_version is not None:
         rows.append(("table", f"rolled back in version {outcome.table_version}"))
     rows += [("sink", f"{sink['uri']}: {_back(sink['table_version'])}") for sink in outcome.sinks]
-    rows += [
-        ("kept", str(outcome.kept)),
-        ("next", f"start the query: it continues with batch {outcome.batch_id + 1}"),
-    ]
+    if outcome.kept:
+        rows.append(("kept", outcome.kept))
+    rows.append(("next", f"start the query: it continues with batch {outcome.batch_id + 1}"))
     call.screen.print(terminal.facts(rows))
     undo = undo_command(outcome.checkpoint, outcome.plan_id, repository, call.args.sink)
     terminal.next_command(call.screen, "To undo it, until the query has run", undo)

@@ -60,6 +60,20 @@ def test_what_is_printed_is_run_as_it_is(checkpoint: Path, tmp_path: Path, keys:
     assert (checkpoint / "offsets" / str(NEWEST)).exists()
 
 
+def test_after_a_rotation_the_export_is_opened_by_the_new_key(tmp_path: Path, keys: list[Path]) -> None:
+    place = new_repository(tmp_path / "encrypted", "--key-file", keys[1])
+    rotated = run("key", "rotate", place, "--key-file", keys[1], "--new-key-file", keys[0])
+    assert rotated.code == 0, rotated.err
+    words = printed(rotated, "Export the keys again")
+    assert words == ["key", "export", str(place), "--key-file", str(keys[0]), "--file", "FILE"]
+    exported = run(*(str(tmp_path / "keys.json") if word == "FILE" else word for word in words))
+    assert exported.code == 0, exported.err
+
+    added = run("key", "add", place, "--key-file", keys[0], "--new-key-file", keys[1])
+    words = printed(added, "Export the keys again")
+    assert words == ["key", "export", "--key-file", str(keys[0]), str(place), "--file", "FILE"]
+
+
 def test_a_command_about_the_target_of_a_copy_names_its_key(repository: Path, tmp_path: Path, keys: list[Path]) -> None:
     target = tmp_path / "second place"
     repository_id = run("init", repository, "--json").document["id"]

@@ -65,6 +65,21 @@ def test_plan_apply_undo(checkpoint: Path, table: Path) -> None:
     assert "had been undone before" in run("undo", checkpoint, "--sink", table).out
 
 
+def test_a_place_of_kept_files_is_named_only_where_files_were_removed(
+    checkpoint: Path, tmp_path: Path, query_id: str
+) -> None:
+    """The table has a batch more than the checkpoint: only the table is rolled back."""
+    delta_table(tmp_path / "table", range(NEWEST + 2), app_id=query_id)
+    asked = ("--sink", tmp_path / "table", "--sink-policy", "rollback", "--apply", *STOPPED)
+    done = run("rewind", checkpoint, "--to-latest", *asked)
+    assert done.code == 0, done.err
+    assert "  deleted  0 files\n" in "".join(f"{line.rstrip()}\n" for line in done.out.splitlines())
+    assert "  kept " not in done.out
+    removed = run("rewind", checkpoint, "--to-batch", NEWEST - 1, *asked, "--accept", "source_loss")
+    assert removed.code == 0, removed.err
+    assert "  kept " in removed.out
+
+
 def test_everything_from_a_backup(checkpoint: Path, repository: Path) -> None:
     """Other code has changed what the checkpoint still has of that batch."""
     backup_id = answer("backups", repository)["backups"][-1]["backup_id"]

@@ -20,6 +20,8 @@ from airflow_ckpt_provider.cli.offsets import in_words
 from tests.support.command_line import new_repository, run
 from tests.support.one_checkpoint import NEWEST
 
+STOPPED = ("--query-is-stopped", "--quiet-for", "0")
+
 
 def lines(text: str) -> list[str]:
     """Lines without the blanks that fill them up."""
@@ -104,7 +106,7 @@ def test_backup(checkpoint: Path, tmp_path: Path):
     assert shown[2:4] == ["  stream      orders", f"  batch       {NEWEST} can be restored"]
     holds = re.fullmatch(r"  holds       (\d+ files, [\d.]+ KiB)", shown[4])[1]
     assert re.fullmatch(rf"  copied now  {holds} in \d+\.\d s", shown[5])
-    assert shown[6:] == ["", f"To restore it: airflow-ckpt restore {place} {backup_id} TARGET"]
+    assert shown[6:] == ["", f"To restore it: airflow-ckpt restore {place} {backup_id} TARGET --name orders"]
 
     again = lines(run("backup", checkpoint, place).out)
     number = holds.partition(" ")[0]
@@ -134,6 +136,16 @@ def test_backups_of_an_empty_repository(repository: Path):
     shutil.rmtree(repository / "backups")
     finished = run("backups", repository)
     assert (finished.code, finished.out) == (0, f"{repository} holds no backup\n")
+
+
+@pytest.mark.parametrize("more", [(), ("--sets",)])
+def test_backups_of_an_unknown_name(repository: Path, more: tuple[str, ...]):
+    finished = run("backups", repository, "--name", "typo", *more)
+    assert (finished.code, finished.out) == (1, "")
+    assert finished.err == f"error: {repository} holds no backup of typo\nHINT: it has backups of orders\n"
+    shutil.rmtree(repository / "backups")
+    finished = run("backups", repository, "--name", "typo", *more)
+    assert finished.err == f"error: {repository} holds no backup of typo\nHINT: it has no backups of any stream\n"
 
 
 def test_a_damaged_manifest_hides_no_other(repository: Path, checkpoint: Path):
@@ -186,13 +198,23 @@ def test_restore(repository: Path, tmp_path: Path):
 
     applied = lines(run("restore", repository, "latest", target, "--apply").out)
     assert applied[-3] == f"Restored {target} to batch {NEWEST}"
-    assert re.fullmatch(r"  wrote  \d+ files, [\d.]+ KiB in \d+\.\d s", applied[-2])
+    wrote = re.fullmatch(r"  wrote  (\d+) files, [\d.]+ KiB in \d+\.\d s", applied[-2])
+    assert wrote
+    written = int(wrote[1])
     assert applied[-1] == f"  next   start the query: it continues with batch {NEWEST + 1}"
 
     again = run("restore", repository, "latest", target, "--apply")
     assert again.code == 0
     assert "the target already holds exactly this batch of this backup: nothing to do" in again.out
     assert "Restored" not in again.out
+
+    (target / "commits" / str(NEWEST)).unlink()
+    replaced = lines(run("restore", repository, "latest", target, "--replace", *STOPPED, "--apply").out)
+    (wrote,) = (line for line in replaced if line.startswith("  wrote"))
+    numbers = re.fullmatch(r"  wrote +(\d+) files? in \d+\.\d s; (\d+) were the same already", wrote)
+    assert numbers
+    assert int(numbers[1]) + int(numbers[2]) == written
+    assert int(numbers[2]) > written / 2
 
 
 def test_seal_and_unseal(checkpoint: Path):
