@@ -8,6 +8,7 @@ a path a line, for programs other than Spark.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import subprocess
 import sys
@@ -54,11 +55,19 @@ def main(listing: Path) -> int:
 
     :param listing: one coordinate a line; ``#`` starts a comment.
     """
-    packages, stamp = ",".join(coordinates(listing)), ready(listing)
+    stamp = ready(listing)
     if stamp.exists():
         return 0
-    print(f"fetching {packages} (once, about half a minute)", file=sys.stderr)
     IVY.mkdir(parents=True, exist_ok=True)
+    # Tests that run side by side need the same jars at the same moment, and Ivy fails where two write into its cache.
+    with (IVY / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return 0 if stamp.exists() else _fetch(listing, stamp)
+
+
+def _fetch(listing: Path, stamp: Path) -> int:
+    packages = ",".join(coordinates(listing))
+    print(f"fetching {packages} (once, about half a minute)", file=sys.stderr)
     log = IVY / f"{listing.stem}.log"
     with log.open("w") as out:
         # In a process of its own: Ivy writes to the terminal past Python, hundreds of lines.
