@@ -16,7 +16,7 @@ from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind,
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport
 from airflow_ckpt_provider.sinks.sink import Sink
-from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.location import Location, plain_uri
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ class DeltaSink(SinkKind):
     """Delta tables. See :mod:`~airflow_ckpt_provider.sinks.delta_rollback` for what a rollback commits."""
 
     kind = "delta"
+    has_identity = True
 
     def look(self, sink: Sink) -> DeltaTableContent | None:
         """Read the table's log."""
@@ -249,15 +250,20 @@ def _table(change: SinkChange) -> Location:
 
 
 def _expect_same_table(change: SinkChange, history: TableHistory) -> None:
-    """See that a table that is not rolled back is the one of the plan, where both tell their ids.
+    """See that a table that is not rolled back is the one of the plan: by its id, and where that is not known by its place.
 
     :raises RefusedError: it is another one.
     """
-    if change.table_id and history.table_id not in (None, change.table_id):
+    place, planned = _table(change), change.report.uri
+    table_id = history.table_id or described(place, history).table_id
+    is_same = (
+        table_id == change.table_id if table_id and change.table_id else plain_uri(place.uri) == plain_uri(planned)
+    )
+    if not is_same:
         raise RefusedError(
-            f"{history.uri} is another table now (id {history.table_id}; the plan was made for {change.table_id}): it was "
-            "dropped and recreated, or it is not the sink of the plan; it was not changed",
-            hint=f"name the sink of the plan ({change.report.uri}); if it was created again, make a new plan",
+            f"{history.uri} is another table now (id {table_id or 'not known'}; the plan was made for "
+            f"{change.table_id or planned}): it was dropped and recreated, or it is not the sink of the plan; it was not changed",
+            hint=f"name the sink of the plan ({planned}); if it was created again, make a new plan",
         )
 
 

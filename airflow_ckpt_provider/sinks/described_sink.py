@@ -89,6 +89,8 @@ class DescribedSink(SinkKind):
     :param kind: the engine's.
     """
 
+    has_identity = True
+
     def __init__(self, kind: str) -> None:
         self.kind = kind
 

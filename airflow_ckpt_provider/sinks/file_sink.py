@@ -19,7 +19,7 @@ from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind,
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.hadoop_checksums import hidden_checksum
-from airflow_ckpt_provider.storage.location import Location, plain_uri, safe_relative
+from airflow_ckpt_provider.storage.location import Location, safe_relative
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -169,12 +169,6 @@ def _refuse_written_since(change: SinkChange) -> None:
     place, aside = _output(change), change.aside
     if aside is None or aside.sizes is None:
         return  # no file was deleted
-    if plain_uri(place.uri) != plain_uri(change.report.uri) and not is_file_sink(place):
-        raise RefusedError(
-            f"{place} has no log of a file sink, and rewind {change.plan_id} removed files of {change.report.uri}; "
-            "nothing was changed",
-            hint=f"name the sink of the rewind: --sink {change.report.uri}",
-        )
     paths, there = change.rollback.paths, place.walk()
     foreign = _foreign_entry(change, place) if any(path not in there for path in paths) else None
     path = foreign or _replaced(change, place, paths)

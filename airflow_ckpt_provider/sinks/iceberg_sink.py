@@ -48,6 +48,7 @@ class IcebergSink(SinkKind):
     """Iceberg tables. See :mod:`~airflow_ckpt_provider.sinks.iceberg_rollback` for what a rollback commits."""
 
     kind = "iceberg"
+    has_identity = True
 
     def look(self, sink: Sink) -> IcebergTableContent | None:
         """Read the table's metadata."""

@@ -169,6 +169,9 @@ class SinkKind(Protocol):
 
     #: What a report calls it. A person can also name a sink ``<kind>:<name>``, where it has no directory.
     kind: str
+    #: Whether :meth:`check` and :meth:`check_undo` refuse any sink but that of the plan, by an id or a commit in it. Otherwise it
+    #: has to be named as the plan names it; another one would be taken for it.
+    has_identity: bool = False
 
     def look(self, sink: Sink) -> SinkContent | None:
         """Read a sink of this kind; ``None`` for anything else. Reads only.

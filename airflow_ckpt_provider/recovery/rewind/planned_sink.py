@@ -245,15 +245,15 @@ def _in_words(policy: SinkPolicy | None) -> str:
     return "keep" if policy in (None, SinkPolicy.ACCEPT) else str(policy.value) if policy else ""
 
 
-def given_for(planned: PlannedSink, sinks: Sequence[Sink], *, alone: bool) -> Sink:
+def given_for(planned: PlannedSink, sinks: Sequence[Sink], *, however_named: bool) -> Sink:
     """The sink that was given for one of a plan.
 
     :param planned: the sink of the plan.
     :param sinks: those that were given.
-    :param alone: the plan has no other sink, so one that is given is taken for it, however it is written.
+    :param however_named: the only one is taken for it under any name: the plan has no other, and its kind refuses another one.
     :return: an unknown one where none was given for it.
     """
-    if alone and len(sinks) == 1:
+    if however_named and len(sinks) == 1:
         return sinks[0]
     wanted = {plain_uri(planned.name), plain_uri(planned.report.uri)}
     return next((sink for sink in sinks if sink.name and plain_uri(sink.name) in wanted), Sink())

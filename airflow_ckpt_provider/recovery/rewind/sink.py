@@ -58,11 +58,12 @@ class _Sinks:
             if not planned.rolls_back or rollback is None:
                 continue
             part = "sink" if alone else f"sink-{number}"
+            kind = kind_named(planned.report.kind)
             lease: dict[str, Any] = {"guarding": fence.guarding, "check_lease": fence.check} if fence else {}
             yield (
-                kind_named(planned.report.kind),
+                kind,
                 SinkChange(
-                    sink=given_for(planned, self.sinks, alone=alone),
+                    sink=given_for(planned, self.sinks, however_named=alone and kind.has_identity),
                     report=planned.report,
                     rollback=rollback,
                     plan_id=plan.plan_id,
@@ -113,7 +114,7 @@ class RollBack(_Sinks):
         for kind, change in self.changes(self.held):
             if not change.sink.name:
                 raise RefusedError(
-                    f"the plan rolls {change.report.uri} back, and it was not given",
+                    f"the plan rolls {change.report.uri} back, and it was not given; nothing was changed",
                     hint=f"name it as when the plan was made: --sink {change.report.uri}",
                 )
             asked(kind, partial(kind.check, change))
@@ -152,7 +153,7 @@ class BringForward(_Sinks):
         for kind, change in self.changes(self.held, record=self.record):
             if not change.sink.name:
                 raise RefusedError(
-                    f"rewind {self.plan.plan_id} rolled {change.report.uri} back too",
+                    f"rewind {self.plan.plan_id} rolled {change.report.uri} back too, and it was not given; nothing was changed",
                     hint=f"name it: {' '.join(f'--sink {sink.report.uri}' for sink in self._rolled_back)}",
                 )
             self._check(kind, change, self.held)

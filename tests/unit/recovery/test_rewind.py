@@ -188,10 +188,14 @@ class TestTheTable:
             undo(orders, repository(orders), sink=Sink(place=other), rest=STOPPED)
         assert DeltaTable(other.uri).version() == versions
 
+    @pytest.mark.parametrize("cleaned", [False, True])
     def test_an_undo_of_half_a_rewind_with_another_table(
-        self, orders: Location, table: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, orders: Location, table: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cleaned: bool
     ) -> None:
-        """The checkpoint must not be put back while its own table stays rolled back."""
+        """The checkpoint must not be put back while its own table stays rolled back.
+
+        :param cleaned: the log of the other table has its id in a log checkpoint alone.
+        """
         from airflow_ckpt_provider.sinks import delta_sink
 
         real = delta_sink.roll_back_table
@@ -205,19 +209,50 @@ class TestTheTable:
             with pytest.raises(Killed):
                 rewind(orders, "to_batch", 4, table=table)
         other = delta_table(tmp_path / "other", range(3), app_id="somebody-else")
+        if cleaned:
+            DeltaTable(other.uri).create_checkpoint()
+            other.delete("_delta_log/00000000000000000000.json")
         with pytest.raises(RefusedError, match="is another table now"):
             undo(orders, repository(orders), sink=Sink(place=other), rest=STOPPED)
         assert Checkpoint.at(orders).progress().seal is not None
         undo(orders, repository(orders), sink=Sink(place=table), rest=STOPPED)
         assert batches_in(table) == sorted([*range(NEWEST + 1)] * 2)
 
-    def test_an_undo_into_a_directory_that_is_no_sink(self, orders: Location, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("newest", [None, 3, 4, NEWEST])
+    def test_an_undo_into_another_file_sink(self, orders: Location, tmp_path: Path, newest: int | None) -> None:
+        """It was taken for the sink of the rewind: its query skipped the batches whose log entries were written there."""
         out = file_sink(open_location(str(tmp_path / "out")), NEWEST)
         rewind(orders, "to_batch", 4, table=out)
-        wrong = open_location(str(tmp_path / "ou"))
-        with pytest.raises(RefusedError, match="has no log of a file sink"):
-            undo(orders, repository(orders), sink=Sink(place=wrong), rest=STOPPED)
-        assert not list(wrong.walk())
+        other = open_location(str(tmp_path / "other"))
+        if newest is not None:
+            file_sink(other, newest)
+        before = contents(orders), contents(out), contents(other)
+        with pytest.raises(RefusedError, match=f"rolled {out} back too, and it was not given") as refused:
+            undo(orders, repository(orders), sink=Sink(place=other), rest=STOPPED)
+        assert refused.value.hint == f"name it: --sink {out}"
+        assert (contents(orders), contents(out), contents(other)) == before
+        assert Checkpoint.at(orders).progress().seal is None
+
+    def test_an_undo_by_another_name_of_the_file_sink(self, orders: Location, tmp_path: Path) -> None:
+        out = file_sink(open_location(str(tmp_path / "out")), NEWEST)
+        before = contents(out)
+        rewind(orders, "to_batch", 4, table=out)
+        (tmp_path / "link").symlink_to(tmp_path / "out")
+        undo(orders, repository(orders), sink=Sink(place=open_location(str(tmp_path / "link"))), rest=STOPPED)
+        assert contents(out) == before
+
+    def test_a_rewind_with_another_file_sink_than_its_plan(self, orders: Location, tmp_path: Path) -> None:
+        """Empty batches have the same log entries everywhere."""
+        out, other = (file_sink(open_location(str(tmp_path / name)), NEWEST) for name in ("out", "other"))
+        for sink in (out, other):
+            for batch in (5, 6):
+                sink.replace(f"_spark_metadata/{batch}", b"v1")
+        to, before = Specifier("to_batch", "4"), contents(other)
+        made = plan_rewind(Checkpoint.at(orders), to, sink=Sink(place=out), sink_exit=SinkPolicy.ROLLBACK, guards=())
+        with pytest.raises(RefusedError, match=f"the plan rolls {out} back, and it was not given"):
+            apply_rewind(made, Checkpoint.at(orders), repository(orders), sink=Sink(place=other), rest=STOPPED)
+        assert contents(other) == before
+        assert Checkpoint.at(orders).progress().seal is None
 
     def test_somebody_writes_between_plan_and_apply(self, orders: Location, table: Location) -> None:
         sink = Sink(place=table)

@@ -154,6 +154,16 @@ class TestAFourthSink:
         assert read(ledger)["entries"] == before
         assert set(orders.walk()) == set(stream(NEWEST))
 
+    def test_not_with_another_ledger(self, orders: Location, ledger: Location, tmp_path: Path) -> None:
+        """The kind does not see it: the checkpoint was put back, and the ledger of the rewind was not."""
+        carry_out(orders, Sink(place=ledger))
+        other = open_location(str(tmp_path / "another"))
+        other.replace("ledger.json", json.dumps({"entries": [], "taken": {}, "undone": []}).encode())
+        with pytest.raises(RefusedError, match=f"rolled {ledger} back too, and it was not given"):
+            undo(orders, repository(orders), sink=Sink(place=other), rest=STOPPED)
+        assert batches(ledger) == [0, 1, 2, 3, 4]
+        assert Checkpoint.at(orders).progress().latest_committed == 4
+
     def test_not_after_somebody_wrote(self, orders: Location, ledger: Location) -> None:
         carry_out(orders, Sink(place=ledger))
         run_query(ledger, range(5, 6))
