@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -50,13 +51,15 @@ from airflow_ckpt_provider.errors import (
 )
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location, safe_relative
-from airflow_ckpt_provider.storage.packs import MOVED, file_of, moved_path, read_moved
+from airflow_ckpt_provider.storage.packs import MOVED, file_of, moved_path, read_moved, record_number
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.units import shown_time
 
 log = logging.getLogger(__name__)
 
 _END = ".end.json"
+#: Names of records with numbers above the highest that one gets.
+_NO_RECORD = re.compile(r"[1-9][0-9]{8,}\.json")
 #: After which a claim without an end counts as that of a dead process, by the store's clock.
 ABANDONED_AFTER = timedelta(hours=24)
 
@@ -291,8 +294,10 @@ def _end_of(place: Location, name: str, claim_id: str) -> dict[str, Any]:
         end = load_json(place.read_document(path))
         manifest, given_up_ = end["manifest"], bool(end["given_up"])
         if isinstance(manifest, str) and manifest.startswith(f"{MOVED}/"):  # of a repack
-            number = safe_relative(manifest, below=f"{MOVED}/{name}").rpartition("/")[2].removesuffix(".json")
-            if not number.isdecimal() or manifest != moved_path(name, int(number)):
+            number = record_number(safe_relative(manifest, below=f"{MOVED}/{name}"))
+            if number is None and _NO_RECORD.fullmatch(manifest.rpartition("/")[2]):
+                manifest = None  # an earlier release went by a forged number: what it would write there is never read
+            elif number is None or manifest != moved_path(name, number):
                 raise ValueError(f"{manifest!r} is no record of {name}")
         elif manifest is not None:
             backup_id = safe_relative(manifest, below=f"backups/{name}").rpartition("/")[2].removesuffix(".json")
@@ -344,7 +349,8 @@ def tidy_claims(repository: Repository, name: str, *, finished: Collection[str])
         end = _end_of(place, name, claim_id) if ended else {}
         if (end.get("manifest") or "").startswith(f"{MOVED}/"):
             records = place.list(f"{MOVED}/{name}").files
-            if end["manifest"] == max((file.path for file in records), default=""):
+            numbers = (record_number(file.path) for file in records)
+            if record_number(end["manifest"]) == max((n for n in numbers if n is not None), default=None):
                 continue
         keep_end = end.get("given_up", False)
         place.delete(f"claims/{name}/{file_name}")  # first: an end alone is nobody's claim

@@ -34,8 +34,9 @@ from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_order
 from airflow_ckpt_provider.errors import BackupRunningError, DamagedFileError, StorageError
-from airflow_ckpt_provider.storage.location import SMALL
+from airflow_ckpt_provider.storage.location import SMALL, Location
 from airflow_ckpt_provider.storage.packs import (
+    HIGHEST_RECORD,
     MOVED_AT_ONCE,
     OBJECT_SHA256,
     Moved,
@@ -218,8 +219,22 @@ def pack_anew(
             raise StorageError(
                 f"a record of {len(new)} contents of {name} has {len(document)} bytes", hint="report this"
             )
-        claim.write(moved_path(name, places.moved.number + 1), document)
+        claim.write(_next_record(place, name, places.moved.number), document)
         return PackedAnew(tried, frozenset(going), sum(pack_size(pack) or 0 for pack in written), len(written))
+
+
+def _next_record(place: Location, name: str, number: int) -> str:
+    """Path of the next record.
+
+    :param number: of the newest.
+    :raises StorageError: it has the highest.
+    """
+    if number >= HIGHEST_RECORD:
+        raise StorageError(
+            f"{place}/{moved_path(name, number)} has the highest number that a record can have: this one would get the next",
+            hint="no repack has written that: find out who did, then delete this file",
+        )
+    return moved_path(name, number + 1)
 
 
 def _entries(listed: Listed, places: Places, files: frozenset[str]) -> tuple[frozenset[str], list[FileEntry]]:
@@ -452,10 +467,10 @@ def tidy_moved(repository: Repository, name: str, listed: Listed) -> None:
 
 
 def _unneeded(moved: Moved, listed: Listed) -> list[str]:
-    """The records that nothing needs of what manifests list."""
+    """The records that nothing needs of what manifests list; never the one with the highest number."""
     needed: set[str] = set()
     for path in listed.objects:
         while path not in needed and (further := moved.paths.get(path)):
             needed.add(path)
             path = further
-    return [record for record, says in sorted(moved.records.items())[:-1] if says and needed.isdisjoint(says)]
+    return [record for record, says in list(moved.records.items())[:-1] if says and needed.isdisjoint(says)]

@@ -48,6 +48,8 @@ MOVED = "moved"
 MOVED_AT_ONCE = 50_000
 #: Bytes that a pack may have: more than any that is written.
 LARGEST = 128 * 1024**2
+#: The highest number that a record gets.
+HIGHEST_RECORD = 99_999_999
 #: What to do about a record that cannot be read.
 WITHOUT_RECORD = (
     "Put this file back from a copy of the repository; without one, move it out of the repository and keep it. Then "
@@ -61,6 +63,7 @@ _FORMAT = "airflow-ckpt-moved"
 _VERSION = 2
 _PACK = re.compile(r"objects/([^/]+)/[0-9a-f]{2}/([0-9a-f]{64})-([0-9]{1,12})(?:-g[0-9]{1,9})?\.pack(?:\.[0-9]{1,2})?")
 _CONTENT = re.compile(r"([0-9a-f]{64})-([0-9]{1,12})-([0-9]{1,12})")
+_RECORD_DIGITS = re.compile(rf"[0-9]{{6,{len(str(HIGHEST_RECORD))}}}")
 #: The name of an object whose content passed through this program begins with the content's SHA-256.
 OBJECT_SHA256 = re.compile(r"[0-9a-f]{64}(?=$|[-.])")
 PACK_SUFFIX = ".pack"
@@ -219,18 +222,25 @@ def read_moved(repository: Location, name: str, known: Moved | None = None) -> M
     """Read where contents of a stream have been moved to: one listing, and a read for each record, several at once.
 
     A record that no trusted key has signed is left out. So is one that is damaged, or names something else than contents of
-    the stream, and it is named: whoever deletes something has to know what it says.
+    the stream, and it is named: whoever deletes something has to know what it says. A file that has not the name of a record
+    is named as well, and its number does not count: else the next record could not be written.
 
     :param known: what was read before. It is returned where the listing is the same.
     """
-    found_now = (f for f in repository.list(f"{MOVED}/{name}").files if _is_record(f.path))
-    listed = tuple(sorted(found_now, key=lambda file: (_number_of(file.path), file.path)))
+    files_there = repository.list(f"{MOVED}/{name}").files
+    there = ((record_number(file.path), file) for file in files_there if not _is_hidden(file.path))
+    numbered = sorted(((-1 if n is None else n, f) for n, f in there), key=lambda each: (each[0], each[1].path))
+    listed = tuple(file for _, file in numbered)
     if known is not None and known.listed == listed:
         return known
-    files = [file.path for file in listed]
+    files = [file.path for number, file in numbered if number >= 0]
     paths: dict[str, str] = {}
     records: dict[str, dict[str, str]] = {}
-    unreadable: list[str] = []
+    unreadable = [
+        f"{file.path} is no record: none has this name, and nothing is read there" for n, file in numbered if n < 0
+    ]
+    for words in unreadable:
+        log.warning("%s", words)
     for path, found in zip(files, _at_once(lambda path: _read_record(repository, name, path), files), strict=True):
         if isinstance(found, str):
             unreadable.append(f"{path} cannot be read ({found}): it says where contents of {name} have been moved to")
@@ -239,7 +249,7 @@ def read_moved(repository: Location, name: str, known: Moved | None = None) -> M
             records[path] = found
             # The first record of a content counts: what it names is what prunes have left alone since.
             paths = found | paths
-    return Moved(paths, records, max(map(_number_of, files), default=0), tuple(unreadable), listed)
+    return Moved(paths, records, max((n for n, _ in numbered if n >= 0), default=0), tuple(unreadable), listed)
 
 
 def _at_once(read: Callable[[str], Record], files: Sequence[str]) -> list[Record]:
@@ -308,13 +318,18 @@ def can_be_packed(path: str, sha256: str) -> bool:
     return PACK_SUFFIX not in path.split("/", 2)[2] and (named is None or named[0] == sha256)
 
 
-def _is_record(path: str) -> bool:
-    name = path.rpartition("/")[2]
-    return name.endswith(".json") and name.isascii() and name[:-5].isdecimal()
+def record_number(path: str) -> int | None:
+    """Number of a record by its path; ``None``: no record has this name."""
+    digits = path.rpartition("/")[2].removesuffix(".json")
+    # No number of thousands of digits is converted, and each number has one name only.
+    if not (_RECORD_DIGITS.fullmatch(digits) and path.endswith(f"/{int(digits):06d}.json")):
+        return None
+    return int(digits)
 
 
-def _number_of(path: str) -> int:
-    return int(path.rpartition("/")[2].removesuffix(".json"))
+def _is_hidden(path: str) -> bool:
+    """Whether a process that was killed while it wrote a file may have left this one."""
+    return path.rpartition("/")[2].startswith(".")
 
 
 def _parsed(repository: Location, name: str, path: str) -> dict[str, str]:

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.backup import packing
-from airflow_ckpt_provider.backup.claims import in_use
+from airflow_ckpt_provider.backup.claims import in_use, tidy_claims
 from airflow_ckpt_provider.backup.content_checks import check_contents
+from airflow_ckpt_provider.backup.contents import listed_by
 from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.damaged import read_damaged
@@ -31,7 +32,9 @@ from airflow_ckpt_provider.backup.objects import Objects
 from airflow_ckpt_provider.backup.pack_file import PackBuilder
 from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE
 from airflow_ckpt_provider.backup.prune import MaxUnused, apply_prune, plan_prune
+from airflow_ckpt_provider.backup.repack import tidy_moved
 from airflow_ckpt_provider.backup.repository import Repository, raise_format
+from airflow_ckpt_provider.backup.repository_check import check_repository
 from airflow_ckpt_provider.backup.repository_repair import apply_objects_repair, plan_objects_repair
 from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.transfer import in_order
@@ -503,3 +506,76 @@ def test_an_encrypted_pack_that_has_grown_is_not_read(tmp_path: Path) -> None:
     assert most < 50 * 1024**2
     with pytest.raises(DamagedBackupError):
         apply_restore(plan_restore(repository, made, place / "target"))
+
+
+@pytest.mark.parametrize("file", ["9" * 250 + ".json", "100000000.json", "7.json", "0000007.json", "000001.json.bak"])
+def test_a_file_that_is_no_record_is_named_and_stops_nothing_once_it_is_deleted(tmp_path: Path, file: str) -> None:
+    repository, made = mostly_garbage(open_location(str(tmp_path)))
+    planned = plan_prune(repository)
+    repository.location.create(f"moved/orders/{file}", b'{"format":"airflow-ckpt-given-up"}\n')
+    (words,) = check_repository(repository).streams[0].unreadable
+    assert words == f"moved/orders/{file} is no record: none has this name, and nothing is read there"
+    assert words in plan_prune(repository).findings[0]
+    assert apply_prune(repository, planned).objects == 0
+    repository.location.delete(f"moved/orders/{file}")
+    assert check_repository(repository).ok
+    assert apply_prune(repository, plan_prune(repository)).objects == 1
+    assert repository.location.find("moved/orders/000001.json")
+    assert verify_backup(repository, made, read_data=ALL).ok
+
+
+def test_what_a_killed_process_left_beside_records_is_no_finding(place: Location) -> None:
+    repository, _ = mostly_garbage(place)
+    repository.location.create("moved/orders/.000001.json.1f.tmp", b"{")
+    assert check_repository(repository).ok
+    assert apply_prune(repository, plan_prune(repository)).objects == 1
+
+
+def test_a_claim_for_a_record_that_cannot_be_written_has_ended(tmp_path: Path) -> None:
+    """Earlier releases bound themselves to the number after a forged one; then neither prune nor check could read the claim."""
+    repository, _ = mostly_garbage(open_location(str(tmp_path)))
+    repository.location.create(
+        "claims/orders/1f.json", b'{"what": "repack", "made_by": "", "at": "2026-01-01T00:00:00"}'
+    )
+    end = {"manifest": f"moved/orders/1{'0' * 250}.json", "given_up": False}
+    repository.location.create("claims/orders/1f.end.json", json.dumps(end).encode())
+    assert check_repository(repository).ok
+    assert apply_prune(repository, plan_prune(repository)).waits_for == {}
+    assert repository.location.find("claims/orders/1f.json") is None
+
+
+def test_the_highest_number_of_a_record_is_named_and_a_prune_still_deletes(
+    place: Location, caplog: pytest.LogCaptureFixture
+) -> None:
+    repository, _ = mostly_garbage(place)
+    planned = plan_prune(repository)
+    repository.location.create("moved/orders/99999999.json", b'{"format":"airflow-ckpt-given-up"}\n')
+    repository.location.create(f"objects/orders/aa/{'1' * 64}-1", b"x")
+    assert apply_prune(repository, plan_prune(repository)).objects == 1
+    assert "moved/orders/99999999.json has the highest number that a record can have" in caplog.text
+    repository.location.delete("moved/orders/99999999.json")
+    assert apply_prune(repository, planned).objects == 1
+
+
+def test_records_are_tidied_by_their_numbers(place: Location) -> None:
+    """By their names, 999999 would come after 1000000: a number would come back."""
+    repository, made = mostly_garbage(place)
+    (pack,) = plan_prune(repository).streams[0].repacked
+    part = part_of(next(e.object for e in made.files if e.is_packed))
+    assert part
+    old, new = (content_path(pack, "1" * 64, 8 + n, 9) for n in range(2))
+    for number in (999_999, 1_000_000):
+        record = json.dumps(moved_document({old: new})).encode()
+        repository.location.create(f"moved/orders/{number}.json", record)
+    tidy_moved(repository, "orders", listed_by(repository, "orders"))
+    assert list(repository.location.walk("moved")) == ["moved/orders/1000000.json"]
+    for number in (999_999, 1_000_000):
+        claim = f"claims/orders/{number}"
+        repository.location.create(f"{claim}.json", b"{}")
+        end = {"manifest": f"moved/orders/{number}.json", "given_up": False}
+        repository.location.create(f"{claim}.end.json", json.dumps(end).encode())
+    repository.location.create("moved/orders/999999.json", b'{"format":"airflow-ckpt-given-up"}\n')
+    repository.location.create("moved/orders/.z.tmp", b"")
+    tidy_claims(repository, "orders", finished={"999999", "1000000"})
+    assert repository.location.find("claims/orders/1000000.json")
+    assert repository.location.find("claims/orders/999999.json") is None
