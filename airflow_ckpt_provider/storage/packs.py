@@ -175,6 +175,7 @@ class Moved:
     :param number: of the newest record; 0 if there is none.
     :param unreadable: records that cannot be read, in words.
     :param listed: the files of the records, as they were listed.
+    :param most: how often a content can have been moved, if the records are not given.
     """
 
     paths: Mapping[str, str] = field(default_factory=dict)
@@ -182,17 +183,27 @@ class Moved:
     number: int = 0
     unreadable: tuple[str, ...] = ()
     listed: tuple[StoredFile, ...] = ()
+    most: int = 0
 
     def now(self, path: str) -> str:
         """Where an object is now."""
         return self.chain(path)[-1] if path in self.paths else path
 
     def chain(self, path: str) -> list[str]:
-        """Where an object was, in order, and is now; of one that was never moved its path alone."""
-        found = [path]
-        while (further := self.paths.get(found[-1])) and further not in found:
-            found.append(further)
-        return found
+        """Where an object was, in order, and is now; of one that was never moved its path alone.
+
+        Each record moves a content once. So a chain that is longer than there are records is forged, and ends there: else
+        one record could take the time of its length, for each file of a backup.
+        """
+        found = {path: None}
+        last = path
+        while (further := self.paths.get(last)) and further not in found and len(found) <= self._most:
+            found[last := further] = None
+        return list(found)
+
+    @property
+    def _most(self) -> int:
+        return self.most or len(self.records) or len(self.paths)
 
     def elsewhere(self, path: str) -> Iterator[str]:
         """Where an object was moved to, the newest place first, and at last what only records say that contradict others."""
@@ -205,16 +216,17 @@ class Moved:
         if not self.paths:
             return Moved()
         chains = (self.chain(path) for path in paths)
-        return Moved({old: new for chain in chains for old, new in pairwise(chain)})
+        return Moved({old: new for chain in chains for old, new in pairwise(chain)}, most=self._most)
 
     def places(self, path: str) -> set[str]:
         """Where an object is or was by any record: of two that contradict each other, one may be forged."""
-        found: set[str] = set()
-        left = [path]
-        while left:
-            if (each := left.pop()) not in found:
-                found.add(each)
-                left += [says[each] for says in self.records.values() if each in says]
+        found = {path}
+        new = found
+        for _ in self.records:  # each moves it once, as in a chain
+            new = {says[each] for each in new for says in self.records.values() if each in says} - found
+            if not new:
+                break
+            found = found | new
         return found
 
 

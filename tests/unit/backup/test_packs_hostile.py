@@ -11,6 +11,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
-from airflow_ckpt_provider.storage.packs import content_path, file_of, moved_document, part_of, read_moved
+from airflow_ckpt_provider.storage.packs import Moved, content_path, file_of, moved_document, part_of, read_moved
 from airflow_ckpt_provider.storage.store import Store, StoredFile
 from tests.support.backups import back_up, files_in, stream
 from tests.support.checkpoints import contents, plant
@@ -579,3 +580,62 @@ def test_records_are_tidied_by_their_numbers(place: Location) -> None:
     tidy_claims(repository, "orders", finished={"999999", "1000000"})
     assert repository.location.find("claims/orders/1000000.json")
     assert repository.location.find("claims/orders/999999.json") is None
+
+
+class CountedPaths(dict[str, str]):
+    """A mapping that counts how often it is asked."""
+
+    asked = 0
+
+    def get(self, key: str, default: str | None = None) -> str | None:  # type: ignore[override]
+        self.asked += 1
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self.asked += 1
+        return super().__contains__(key)
+
+
+def chain_of(length: int) -> dict[str, str]:
+    pack = f"objects/orders/aa/{'1' * 64}-99999999.pack"
+    places = [content_path(pack, "1" * 64, start, 9) for start in range(length + 1)]
+    return dict(pairwise(places))
+
+
+@pytest.mark.parametrize("length", [100, 1000])
+def test_a_forged_chain_costs_no_more_than_there_are_records(place: Location, length: int) -> None:
+    """For each file of a backup all of it was gone through, with the square of its length."""
+    repository = packed_repository(place)
+    says = chain_of(length)
+    repository.location.create("moved/orders/000001.json", json.dumps(moved_document(says)).encode())
+    moved = read_moved(repository.location, "orders")
+    assert moved.paths == says
+    paths, record = CountedPaths(says), CountedPaths(says)
+    counted = replace(moved, paths=paths, records={"moved/orders/000001.json": record})
+    first = next(iter(says))
+    assert counted.now(first) == says[first]
+    assert list(counted.elsewhere(first)) == [says[first]]
+    assert counted.places(first) == {first, says[first]}
+    assert paths.asked + record.asked < 20
+    part = counted.part(says)
+    paths.asked = 0
+    sent = replace(part, paths=(again := CountedPaths(part.paths)))
+    assert sent.now(first) == says[first]
+    assert again.asked < 5
+
+
+def test_a_content_that_was_moved_as_often_as_there_are_records_is_found() -> None:
+    says = chain_of(50)
+    records = {f"moved/orders/{n:06d}.json": {old: new} for n, (old, new) in enumerate(says.items(), 1)}
+    moved = Moved(says, records, 50)
+    assert moved.chain(next(iter(says))) == [*says, list(says.values())[-1]]
+    assert moved.places(next(iter(says))) == {*says, *says.values()}
+    assert moved.part(says).now(next(iter(says))) == list(says.values())[-1]
+
+
+def test_places_that_records_name_in_a_circle() -> None:
+    a, b, c = (content_path(f"objects/orders/aa/{'1' * 64}-999.pack", "1" * 64, start, 9) for start in range(3))
+    circle = {a: b, b: c, c: a}
+    moved = Moved(circle, {str(n): {old: new} for n, (old, new) in enumerate(circle.items())})
+    assert [moved.chain(each) for each in (a, b, c)] == [[a, b, c], [b, c, a], [c, a, b]]
+    assert moved.places(b) == {a, b, c}
