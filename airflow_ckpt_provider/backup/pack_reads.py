@@ -33,8 +33,9 @@ _AT_ANY_TIME: Turn = nullcontext()
 class MovedContents:
     """Where the contents of a repository have been moved to; the records of a stream are read when somebody asks for one.
 
-    :param repository: the repository. In one of format 1 nothing was moved, as far as was known when it was opened: then no
-        record is read.
+    Not by the format of the repository: a migration may have raised it since it was opened.
+
+    :param repository: the repository.
     :param known: what is known of some streams, by their names.
     """
 
@@ -45,8 +46,6 @@ class MovedContents:
     def of(self, path: str) -> Moved:
         """What was moved of the stream that an object belongs to."""
         name = path.split("/")[1]
-        if not self._repository.packs:
-            return self._by_stream.get(name, _NOTHING_MOVED)
         if name not in self._by_stream:
             self._by_stream[name] = read_moved(self._repository.location, name)
         return self._by_stream[name]

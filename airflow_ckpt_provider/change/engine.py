@@ -534,11 +534,8 @@ def write_new(place: Location, item: Write, plan_id: str) -> None:
         place.store.copy_new(StoredFile((source / path).root, size, checksum=recorded), (place / item.path).root)
     except FileExistsError:
         raise _appeared(place, item, plan_id) from None
-    except FileNotFoundError as e:
-        raise StorageError(
-            f"{item.path}: its object {path} is missing; it was there before the first change",
-            hint="the seal stays; a prune that takes a slow restore for dead may have deleted it: choose another backup",
-        ) from e
+    except FileNotFoundError:
+        _create_or_compare(place, item, plan_id)  # its content may have been put into a pack since
 
 
 def _create_or_compare(place: Location, item: Write, plan_id: str) -> None:

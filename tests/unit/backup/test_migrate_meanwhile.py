@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from threading import Lock
 
 import pytest
 
@@ -54,6 +55,30 @@ class TestMeanwhile:
         assert migrate(place).deleted == len(before)
         assert small_objects(place) == []
         assert_whole(place, made, right)
+
+    @pytest.mark.parametrize("late", [False, True], ids=["before the restore", "before its first copy"])
+    def test_a_restore_planned_before_the_format_was_raised_is_done(self, place: Location, late: bool) -> None:
+        """Its store copies objects to the target, and these were put into packs; a restore that is given up is not waited for."""
+        done: list[MigrateOutcome] = []
+        one = Lock()
+
+        def meanwhile(operation: str, path: str) -> None:
+            if late and operation == "copy_new" and path.startswith((place / "target").root):
+                with one:  # many copies are under way at once
+                    done.extend([] if done else [migrate(place)])
+
+        seen, _ = watched(place, meanwhile, copies_within=True)
+        plant(seen / "orders", stream(4))
+        made = create_backup(
+            Checkpoint.at(seen / "orders"), Repository.open_or_create(seen / "backups", format=1)
+        ).manifest
+        before = Repository.open(seen / "backups")
+        plan = plan_restore(before, made, seen / "target")
+        if not late:
+            done.append(migrate(place))
+        apply_restore(plan)
+        assert done[0].deleted
+        assert contents(place / "target") == {e.path: (place / "orders").read(e.path) for e in made.files}
 
     def test_a_rewind_uses_what_a_migration_that_waits_has_packed(self, place: Location) -> None:
         """Its mark stays, and names the objects that lie in packs too."""
