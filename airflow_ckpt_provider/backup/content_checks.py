@@ -114,6 +114,28 @@ def check_contents(
     return in_one_order(found)
 
 
+def whole_by_other_names(
+    repository: Repository, whole: Collection[str], known: Collection[str], moved: MovedContents
+) -> set[str]:
+    """Of objects that are known to be damaged, the other names of contents that were read whole, where these are whole too.
+
+    Each is read under its own name: who reads another one may have found the content where nobody looks for this one.
+
+    :param whole: objects that were read and are whole.
+    :param known: objects that are known to be damaged.
+    :param moved: where contents have been moved to.
+    """
+    others = [path for path in known if path not in whole] if whole else ()
+    shared = {each for path in whole for each in moved.of(path).chain(path)} if others else set()
+    entries = [
+        FileEntry(path, part.length, path, part.sha256)
+        for path in others
+        if not shared.isdisjoint(moved.of(path).chain(path)) and (part := part_of(moved.now(path)))
+    ]
+    wrong = {damage.object for damage in check_contents(repository, entries, moved=moved)}
+    return {entry.object for entry in entries} - wrong
+
+
 def in_one_order(findings: Iterable[Damage]) -> list[Damage]:
     """Findings in the order of the files of a checkpoint, whoever has found them and when."""
     return sorted(findings, key=lambda damage: (order(damage.path), damage.object))

@@ -31,7 +31,7 @@ from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import RepositoryError, TooLargeError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import LARGE, Location, safe_relative
-from airflow_ckpt_provider.storage.packs import file_of, read_moved
+from airflow_ckpt_provider.storage.packs import Moved, file_of, read_moved
 from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,8 @@ class DamagedObjects:
 def read_damaged(repository: Location, name: str) -> DamagedObjects:
     """Read what is known to be damaged: one listing, and where something is, one read; without a record, another listing.
 
-    What was found under one name of a content that was moved is known under all of them: backups list it under either.
+    A content that was moved has several names, and backups list it under any of them. What was found under one is known under
+    each that leads nowhere else: while an earlier place is there, a reader takes the content from that one.
 
     :param repository: the repository's place.
     :param name: name of the stream.
@@ -135,27 +136,49 @@ def read_damaged(repository: Location, name: str) -> DamagedObjects:
             break
         except FileNotFoundError:  # a newer one has taken its place since it was listed
             continue
-    others = _other_names(repository, name, known)
-    return DamagedObjects(number, {each: d for path, d in known.items() for each in others[path]} if others else known)
+    return DamagedObjects(number, _with_other_names(repository, name, known))
 
 
-def _other_names(repository: Location, name: str, objects: Collection[str]) -> dict[str, set[str]]:
-    """The names that objects have in manifests: a content that was moved has its old one too, once its old object is deleted.
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Where the contents of a stream are found.
 
-    :return: path of each object -> all paths under which a reader finds the same; empty where nothing of the stream was moved.
+    :param moved: where they have been moved to.
+    :param there: paths of the files that are there.
     """
-    moved = read_moved(repository, name) if any(path.startswith(f"{OBJECTS}/") for path in objects) else None
-    if moved is None or not moved.paths:
-        return {}
-    there = {file.path for file in repository.sweep(f"{OBJECTS}/{name}")}
 
-    def found_at(path: str) -> str:
-        return path if file_of(path) in there else moved.now(path)
+    moved: Moved
+    there: Collection[str]
 
-    by_place: dict[str, set[str]] = {}
-    for path in {*moved.paths, *moved.paths.values(), *objects}:
-        by_place.setdefault(found_at(path), set()).add(path)
-    return {path: by_place[found_at(path)] for path in objects}
+    def places(self, path: str) -> list[str]:
+        """The places of an object that are there; if there is no such place, the one that it was moved to last."""
+        chain = self.moved.chain(path)
+        return [each for each in chain if file_of(each) in self.there] or chain[-1:]
+
+
+def _with_other_names(repository: Location, name: str, known: dict[str, Damaged]) -> dict[str, Damaged]:
+    """Add the names under which nothing else is found than what is known to be damaged."""
+    moved = read_moved(repository, name) if any(path.startswith(f"{OBJECTS}/") for path in known) else Moved()
+    if not moved.paths:
+        return known
+    found = _Found(moved, {file.path for file in repository.sweep(f"{OBJECTS}/{name}")})
+    bad: dict[str, Damaged] = {}
+    for path, damage in known.items():
+        for place in [path] if file_of(path) in found.there else found.places(path):
+            bad[place] = _both(bad.get(place, damage), damage)
+    names = dict(known)
+    for path in {*moved.paths, *moved.paths.values()}:
+        places = found.places(path)
+        if all(place in bad for place in places):
+            for place in places:
+                names[path] = _both(names.get(path, bad[place]), bad[place])
+    return names
+
+
+def _both(one: Damaged, other: Damaged) -> Damaged:
+    """What two names of a content say together: found first when the earlier one was, and last when the later one was."""
+    newer = one if one.number >= other.number else other
+    return Damaged(newer.problem, min(one.found, other.found), newer.number)
 
 
 def learn_damaged(
@@ -164,13 +187,12 @@ def learn_damaged(
     """Note what was found, and return what is known now.
 
     :param damaged: path in the repository -> problem.
-    :param whole: paths of objects that were read and are whole, or that nobody needs to be whole any more.
+    :param whole: paths of objects that were read and are whole, or that nobody needs to be whole any more. Of a content that
+        was moved this says nothing about its other names: they may lead to other places.
     :param since: number of the record that was the newest before anything was read: what was found damaged after that
         stays damaged.
     :raises StorageError: these credentials may not write.
     """
-    same = _other_names(repository, name, whole)
-    whole = {each for path in whole for each in same.get(path, (path,))}
     while True:
         known = read_damaged(repository, name)
         number, now = known.number + 1, datetime.now(UTC).isoformat(timespec="seconds")
@@ -194,14 +216,17 @@ def learn_damaged(
 def forget_damaged(repository: Location, name: str, known: DamagedObjects, *, listed: Collection[str]) -> None:
     """Leave out what is deleted and no backup lists any more, and delete the records that a newer one has taken the place of.
 
+    What was moved is left out under none of its names while a backup lists one that leads to the same place.
+
     One that no trusted key has signed takes the place of none.
 
     :param known: what was known before it was known which backups there are, and who was at work.
     :param listed: objects that backups list, and the paths of their manifests.
     """
     if unused := known.objects.keys() - listed:
-        there = repository.walk(f"objects/{name}")
-        gone = {path for path in unused if file_of(path) not in there}
+        found = _Found(read_moved(repository, name), repository.walk(f"{OBJECTS}/{name}"))
+        needed = {place for path in listed for place in found.places(path)}
+        gone = {path for path in unused if file_of(path) not in found.there and needed.isdisjoint(found.places(path))}
         learn_damaged(repository, name, damaged={}, whole=gone, since=known.number)
     records = _records(repository, name)
     newest = next((n for n in sorted(records, reverse=True) if repository.is_trusted(records[n].path)), 0)

@@ -383,8 +383,9 @@ def unproven(
 ) -> tuple[set[str], dict[str, str]]:
     """Files to be deleted that hold a content which backups list and which is not whole where it is said to be.
 
-    That includes one of which nothing says where it is: its record may be missing, or not signed by a trusted key. It does
-    not matter whether its manifest names a pack, or an object that was put into one.
+    That includes one that is known to be damaged where a backup lists it, and one of which nothing says where it is: its record
+    may be missing, or not signed by a trusted key. It does not matter whether its manifest names a pack, or an object that was
+    put into one.
 
     :param places: where contents are.
     :param going: paths of the files to be deleted.
@@ -400,12 +401,16 @@ def unproven(
     alone = {path for path in listed.objects.intersection(going) if part_of(path) is None}
     for path in listed.objects if wanted else ():
         part = part_of(path)
-        if (file_of(path) in places.there and file_of(path) not in wanted) or path in alone:
+        if path in alone:
             continue
         now = places.of(path)
         is_there = file_of(now) in places.there
-        if is_there and not any(file_of(each) in wanted for each in places.moved.places(path)):
-            continue
+        if (file_of(path) in places.there and file_of(path) not in wanted) or (
+            is_there and not any(file_of(each) in wanted for each in places.moved.places(path))
+        ):
+            if path not in places.damaged:
+                continue
+            is_there = False  # what is there is not it
         if part is None:
             (objects if is_there else absent).add(path)
         elif is_there:

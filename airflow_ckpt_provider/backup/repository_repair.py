@@ -16,14 +16,19 @@ from functools import partial
 from typing import Any
 
 from airflow_ckpt_provider import markdown
-from airflow_ckpt_provider.backup.content_checks import check_contents, content_damage, is_computable
+from airflow_ckpt_provider.backup.content_checks import (
+    check_contents,
+    content_damage,
+    is_computable,
+    whole_by_other_names,
+)
 from airflow_ckpt_provider.backup.contents import listed_by, objects_there, stream_names
 from airflow_ckpt_provider.backup.damaged import learn_damaged, read_damaged
 from airflow_ckpt_provider.backup.disputed import claims_of, suspects
 from airflow_ckpt_provider.backup.file_entry import OBJECTS, FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.pack_file import read_index, with_index
-from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE, ByPack, Span
+from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE, ByPack, MovedContents, Span
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.repository_check import readable
 from airflow_ckpt_provider.backup.transfer import in_parallel
@@ -164,12 +169,17 @@ def plan_objects_repair(
         disputed += wrong.disputed
         elsewhere = _in_second(second, each, wrong) if second is not None and wrong.entries else {}
         whole = _whole(repository, [e for path, e in wrong.entries.items() if path not in wrong.structure])
-        whole_again += [entry for path, entry in wrong.entries.items() if path in whole]
+        again = [entry for path, entry in wrong.entries.items() if path in whole]
+        whole_again += again
+        for entry in again:
+            wrong.whole |= dict.fromkeys(_marks(entry), entry.object)
+        moved_from_or_to = _moved_from_or_to(repository, each) if len(again) < len(wrong.entries) else {}
         sources: dict[str, list[Rebuilt]] = {}
         for path, entry in wrong.entries.items():
             if path in whole:
                 continue
             sources[path] = [Rebuilt(entry, twin, _REPOSITORY) for m in _marks(entry) if (twin := wrong.whole.get(m))]
+            sources[path] += [Rebuilt(entry, found, _REPOSITORY) for found in _other_places(moved_from_or_to, path)]
             sources[path].append(Rebuilt(entry, entry.path, _CHECKPOINT))
             sources[path] += [Rebuilt(entry, found, _SECOND) for found in elsewhere.get(path, ())]
         found = _proven(places, sources)
@@ -338,6 +348,27 @@ def _in_second(second: Repository, name: str, wrong: _Wrong) -> dict[str, list[s
     return found
 
 
+def _moved_from_or_to(repository: Repository, name: str) -> dict[str, set[str]]:
+    """Place of each content that was moved -> the places that it was moved from or to, by any record."""
+    found: dict[str, set[str]] = {}
+    for says in read_moved(repository.location, name).records.values():
+        for old, new in says.items():
+            found.setdefault(old, set()).add(new)
+            found.setdefault(new, set()).add(old)
+    return found
+
+
+def _other_places(moved_from_or_to: Mapping[str, set[str]], path: str) -> list[str]:
+    """All other places that a content has or had: an earlier one may not be deleted yet."""
+    found: set[str] = set()
+    left = [path]
+    while left:
+        if (each := left.pop()) not in found:
+            found.add(each)
+            left += moved_from_or_to.get(each, ())
+    return sorted(found - {path})
+
+
 def _marks(entry: FileEntry) -> list[tuple[str, int]]:
     """By what a content is known, where that can be computed."""
     checksum = entry.checksum if entry.sha256 is None and is_computable(entry) else None
@@ -468,8 +499,11 @@ def apply_objects_repair(
             )
         whole += found
     whole += _whole(repository, plan.whole_again)
+    moved = MovedContents(repository)
     for name, before in known.items():
-        if cleared := before.objects.keys() & whole:
+        of_name = [path for path in whole if path.split("/")[1] == name]
+        others = whole_by_other_names(repository, of_name, before.objects.keys(), moved)
+        if cleared := before.objects.keys() & {*of_name, *others}:
             learn_damaged(repository.location, name, damaged={}, whole=cleared, since=before.number)
     outcome = {
         "plan_id": plan.plan_id, "rebuilt": len(plan.rebuilt), "lost": len(plan.lost), "whole_again": len(plan.whole_again)

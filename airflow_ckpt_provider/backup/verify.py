@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow_ckpt_provider.backup.content_checks import Contents, check_packs, is_computable, structure_damage
+from airflow_ckpt_provider.backup.content_checks import (
+    Contents,
+    check_packs,
+    is_computable,
+    structure_damage,
+    whole_by_other_names,
+)
 from airflow_ckpt_provider.backup.damaged import Damage, DamagedObjects, read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable, kept_in_memory
@@ -316,6 +322,8 @@ def _verified(
         chosen = (e for e in entries if e.path not in wrong and (e.path in picked or e.path in known))
     contents = engine.read(repository, FileTable(name, chosen), moved=moved, on_progress=on_progress)
     whole = {entry.object for entry in contents.whole() if entry.path in known}
+    not_whole = {damage.object for damage in (*structure, *contents.findings)}
+    whole |= whole_by_other_names(repository, whole, before.damaged.objects.keys() - not_whole, moved)
     whole |= contents.packs & before.damaged.objects.keys()
     if not structure and sum(1 for _ in contents.whole()) == len(entries):
         whole.add(manifest.path)

@@ -18,6 +18,7 @@ from airflow_ckpt_provider.backup.content_checks import (
     check_packs,
     in_one_order,
     is_computable,
+    whole_by_other_names,
 )
 from airflow_ckpt_provider.backup.contents import objects_there
 from airflow_ckpt_provider.backup.damaged import Damage
@@ -226,6 +227,7 @@ def _verified(
         contents = contents.of({path for path, *_ in left})
     wrong = {path for path, *_ in failed}
     whole = {e.object for e in contents.whole() if e.object in known and e.object not in wrong}
+    whole |= whole_by_other_names(repository, whole, before.damaged.objects.keys() - wrong, moved)
     whole |= contents.packs & before.damaged.objects.keys()
     packs = {damage.object: damage for damage in contents.findings if damage.object == damage.path}
     packs |= {damage.object: damage for damage in check_packs(listed.entries, there, moved)}

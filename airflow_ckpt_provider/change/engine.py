@@ -535,7 +535,13 @@ def write_new(place: Location, item: Write, plan_id: str) -> None:
     except FileExistsError:
         raise _appeared(place, item, plan_id) from None
     except FileNotFoundError:
-        _create_or_compare(place, item, plan_id)  # its content may have been put into a pack since
+        try:
+            _create_or_compare(place, item, plan_id)  # its content may have been put into a pack since
+        except FileNotFoundError as e:
+            raise StorageError(
+                f"{item.path}: its object {path} is missing; it was there before the first change",
+                hint="the seal stays; a prune that takes a slow restore for dead may have deleted it: choose another backup",
+            ) from e
 
 
 def _create_or_compare(place: Location, item: Write, plan_id: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -114,7 +115,8 @@ class TestCopiedByTheStore:
         repository, _ = watched(place / "backups", copies_within=True)
         found = place.find("backups/objects/o")
         assert found is not None
-        return Write("state/1.delta", 7, lambda: b"", (repository, "objects/o", 7, found.checksum))
+        read = lambda: (place / "backups").read("objects/o")  # noqa: E731
+        return Write("state/1.delta", 7, read, (repository, "objects/o", 7, found.checksum))
 
     def test_somebody_else_has_written_it(self, place: Location, copied: Write) -> None:
         target, _ = watched(place / "orders", copies_within=True)
@@ -127,3 +129,9 @@ class TestCopiedByTheStore:
         place.delete("backups/objects/o")
         with pytest.raises(StorageError, match=r"state/1.delta: its object objects/o is missing.*\nHINT: "):
             write_new(target, copied, "beef")
+
+    def test_its_content_was_put_into_a_pack_since(self, place: Location, copied: Write) -> None:
+        target, _ = watched(place / "orders", copies_within=True)
+        place.delete("backups/objects/o")
+        write_new(target, replace(copied, read=lambda: b"content"), "beef")
+        assert target.read("state/1.delta") == b"content"
