@@ -39,10 +39,28 @@ class Listed:
     entries: Mapping[str, FileEntry | None] = field(default_factory=dict)
 
 
-def stream_names(repository: Repository) -> tuple[str, ...]:
-    """Names of streams that have backups, or objects that no backup lists."""
+#: How many names an error lists at most.
+_NAMES = 20
+
+
+def stream_names(repository: Repository, only: str | None = None) -> tuple[str, ...]:
+    """Names of streams that have backups, or objects that no backup lists.
+
+    :param only: a name that somebody gave: it alone.
+    :raises NoSuchBackupError: nothing is there of that name.
+    """
     names = {*repository.names(), *repository.names_in(OBJECTS)}
-    return tuple(sorted(names))
+    if only is not None and only not in names:
+        raise no_backup_of(repository, only)
+    return tuple(sorted(names)) if only is None else (only,)
+
+
+def no_backup_of(repository: Repository, name: str) -> NoSuchBackupError:
+    """The error for a name of which a repository has no backup."""
+    there = [each for each in repository.names() if each != name]
+    more = f" and {len(there) - _NAMES:,} others" if len(there) > _NAMES else ""
+    known = f"backups of {', '.join(there[:_NAMES])}{more}" if there else "no backups of any stream"
+    return NoSuchBackupError(f"{repository.location} holds no backup of {name}", hint=f"it has {known}")
 
 
 def objects_there(repository: Repository, name: str) -> dict[str, StoredFile]:

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ckpt_provider import markdown
+from airflow_ckpt_provider.backup.contents import no_backup_of
 from airflow_ckpt_provider.backup.damaged import DamagedObjects, read_damaged
 from airflow_ckpt_provider.backup.drills import last_drill
 from airflow_ckpt_provider.backup.immutability import locks_on
@@ -220,10 +221,7 @@ def plan_expire(
         for stream in streams_among([d.backup for d in decided.values()]):
             _refuse_to_leave_none(repository, each, [decided[backup.backup_id] for backup in stream])
     if name is not None and not decisions and not findings:
-        raise NoSuchBackupError(
-            f"{repository.location} holds no backup of {name}",
-            hint="`airflow-ckpt backups REPOSITORY` lists what there is",
-        )
+        raise no_backup_of(repository, name)
     return ExpirePlan(repository.location.uri, policy, tuple(decisions), tuple(findings), tuple(remarks))
 
 

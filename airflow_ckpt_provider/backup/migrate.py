@@ -225,10 +225,11 @@ def plan_migrate(repository: Repository, *, name: str | None = None) -> MigrateP
     """Plan a migration; reads only.
 
     :param name: only this stream.
+    :raises NoSuchBackupError: nothing is there of that name.
     :raises RepositoryError: it lies inside another repository, or inside a checkpoint.
     """
     refuse_inside(repository.location)
-    names = stream_names(repository) if name is None else (name,)
+    names = stream_names(repository, name)
     streams = tuple(_of_stream(repository, each) for each in names)
     return MigratePlan(repository.location.uri, repository.format, streams)
 

@@ -298,8 +298,9 @@ def plan_prune(
     :param name: only this stream.
     :param max_unused: what may stay though nobody needs it; by default nothing.
     :param without: stream -> ids of backups that an expire would remove before.
+    :raises NoSuchBackupError: nothing is there of that name.
     """
-    names = stream_names(repository) if name is None else (name,)
+    names = stream_names(repository, name)
     gone = without or {}
     streams = tuple(_of_stream(repository, each, max_unused, gone.get(each, ())) for each in names)
     return PrunePlan(repository.location.uri, streams)

@@ -92,8 +92,9 @@ def check_repository(repository: Repository, *, name: str | None = None) -> Repo
     That takes for each stream a few listings, and a read of each manifest.
 
     :param name: only this stream.
+    :raises NoSuchBackupError: nothing is there of that name.
     """
-    names = stream_names(repository) if name is None else (name,)
+    names = stream_names(repository, name)
     return RepositoryReport(repository.location.uri, tuple(_checked(repository, each) for each in names))
 
 

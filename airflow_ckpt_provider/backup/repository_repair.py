@@ -158,13 +158,14 @@ def plan_objects_repair(
     :param checkpoint: a live checkpoint of the streams' backups; other checkpoints prove nothing and do no harm.
     :param name: only this stream.
     :param second: another repository that may hold the same contents.
+    :raises NoSuchBackupError: nothing is there of that name.
     """
     places = _Places(repository, checkpoint, second)
     rebuilt: list[Rebuilt] = []
     lost: list[tuple[str, tuple[str, ...]]] = []
     whole_again: list[FileEntry] = []
     disputed: list[tuple[str, tuple[str, ...]]] = []
-    for each in stream_names(repository) if name is None else (name,):
+    for each in stream_names(repository, name):
         wrong = _wrong(repository, each)
         disputed += wrong.disputed
         elsewhere = _in_second(second, each, wrong) if second is not None and wrong.entries else {}

@@ -20,7 +20,7 @@ from airflow_ckpt_provider.backup.content_checks import (
     is_computable,
     whole_by_other_names,
 )
-from airflow_ckpt_provider.backup.contents import objects_there
+from airflow_ckpt_provider.backup.contents import no_backup_of, objects_there
 from airflow_ckpt_provider.backup.damaged import Damage
 from airflow_ckpt_provider.backup.disputed import Claim, claim_of, is_manifest_wrong, is_whole
 from airflow_ckpt_provider.backup.file_entry import FileEntry
@@ -32,7 +32,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import DamagedBackup, readable
 from airflow_ckpt_provider.backup.transfer import WORKERS, OnProgress
 from airflow_ckpt_provider.backup.verify import Before, Coverage, Learned, ReadData, check_structure
-from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError, StorageError
+from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.storage.packs import file_of, part_of
 
 log = logging.getLogger(__name__)
@@ -130,15 +130,12 @@ def verify_repository(
     :raises TooMuchForThreadsError: the engine may not read so much of a stream; those before it are noted.
     :raises NoSuchBackupError: there is no backup of this name.
     """
+    if name is not None and not repository.backup_ids(name):
+        raise no_backup_of(repository, name)
     names = repository.names() if name is None else (name,)
     streams = tuple(
         _verified(repository, each, read_data, engine or ThreadReads(workers), on_progress) for each in names
     )
-    if name is not None and not streams[0].backups:
-        raise NoSuchBackupError(
-            f"{repository.location} holds no backup of {name}",
-            hint="`airflow-ckpt backups REPOSITORY` lists what there is",
-        )
     return VerifiedRepository(repository.location.uri, streams)
 
 

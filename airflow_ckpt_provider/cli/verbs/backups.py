@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from airflow_ckpt_provider.backup.contents import no_backup_of
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
@@ -15,13 +16,9 @@ from airflow_ckpt_provider.backup.sets import all_sets
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
 from airflow_ckpt_provider.cli.kafka_config import judged_backups
-from airflow_ckpt_provider.errors import NoSuchBackupError
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.guards.kafka_backups import BackupVerdict
-
-#: How many names an error lists at most.
-_NAMES = 20
 
 
 def backups(call: Call) -> Answer:
@@ -41,7 +38,7 @@ def backups(call: Call) -> Answer:
                 damaged += (f"{name} {each.backup_id}: {damage.message}" for damage in known.of(each).values())
                 found.setdefault(name, []).append(each)
     if call.args.name is not None and not found and not damaged:
-        raise _no_backup_of(repository, call.args.name)
+        raise no_backup_of(repository, call.args.name)
     listed = [manifest for manifests in found.values() for manifest in manifests]
     verdicts = judged_backups(call.args.kafka_config, listed) if call.args.kafka_config else {}
     if call.screen:
@@ -56,17 +53,10 @@ def backups(call: Call) -> Answer:
     return Answer(document, findings=bool(damaged))
 
 
-def _no_backup_of(repository: Repository, name: str) -> NoSuchBackupError:
-    there = [each for each in repository.names() if each != name]
-    more = f" and {len(there) - _NAMES:,} others" if len(there) > _NAMES else ""
-    known = f"backups of {', '.join(there[:_NAMES])}{more}" if there else "no backups of any stream"
-    return NoSuchBackupError(f"{repository.location} holds no backup of {name}", hint=f"it has {known}")
-
-
 def _sets(call: Call, repository: Repository) -> Answer:
     found = [each for each in all_sets(repository) if call.args.name in (None, *each.names)]
     if call.args.name is not None and not found and not repository.backup_ids(call.args.name):
-        raise _no_backup_of(repository, call.args.name)
+        raise no_backup_of(repository, call.args.name)
     damaged = [f"set {each.set_id}: {problem}" for each in found for problem in each.problems]
     if call.screen:
         shown = terminal.table("set!", "taken!", "batches", "whole")

@@ -174,6 +174,8 @@ def _rewind(call: Call, streams: tuple[ChainStream, ...]) -> Answer:
 
 def _undo(call: Call, streams: tuple[ChainStream, ...]) -> Answer:
     args = call.args
+    if args.stop_running:
+        raise UsageError("an undo does not stop queries", hint="stop them, then leave --stop-running out")
     outcome = undo_chain(
         streams,
         plan_id=args.plan,

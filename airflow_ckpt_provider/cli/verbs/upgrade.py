@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_ckpt_provider.backup.contents import no_backup_of
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli import terminal
@@ -21,6 +22,8 @@ def upgrade(call: Call) -> Answer:
     name = args.name or _only(repository)
     found = newest_upgrade(repository, name)
     if found is None:
+        if not repository.backup_ids(name):
+            raise no_backup_of(repository, name)
         if call.screen:
             call.screen.print(f"{name} has had no upgrade")
         return Answer({"name": name, "upgrade": None})

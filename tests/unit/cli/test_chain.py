@@ -50,3 +50,8 @@ def test_there_and_back(chained: Chained) -> None:
 def test_what_does_not_fit(words: list[object], code: int, said: str) -> None:
     finished = run("chain", "rewind", *words)
     assert (finished.code, said in finished.err) == (code, True), finished.err
+
+
+def test_an_undo_that_is_asked_to_stop_the_queries(chained: Chained) -> None:
+    finished = run("chain", "undo", *streams(chained, "bronze"), "--stop-running")
+    assert (finished.code, finished.err.splitlines()[-1]) == (2, "HINT: stop them, then leave --stop-running out")

@@ -17,6 +17,8 @@ from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.definition import VERBS
 from airflow_ckpt_provider.cli.next_commands import NextCommands
 from airflow_ckpt_provider.cli.offsets import in_words
+from airflow_ckpt_provider.storage.opening import open_location
+from tests.support.checkpoints import contents
 from tests.support.command_line import new_repository, run
 from tests.support.one_checkpoint import NEWEST
 
@@ -146,6 +148,29 @@ def test_backups_of_an_unknown_name(repository: Path, more: tuple[str, ...]):
     shutil.rmtree(repository / "backups")
     finished = run("backups", repository, "--name", "typo", *more)
     assert finished.err == f"error: {repository} holds no backup of typo\nHINT: it has no backups of any stream\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check",),
+        ("prune",),
+        ("expire", "--keep-last", "1"),
+        ("migrate",),
+        ("verify", "all"),
+        ("repair", "CHECKPOINT"),
+        ("upgrade",),
+    ],
+    ids=lambda words: words[0],
+)
+def test_an_unknown_name_is_no_success(repository: Path, tmp_path: Path, words: tuple[str, ...]):
+    """A check of every night that has the wrong name would say that all is well."""
+    verb, *more = (str(tmp_path / "orders") if word == "CHECKPOINT" else word for word in words)
+    before = contents(open_location(str(repository)))
+    finished = run(verb, repository, *more, "--name", "typo")
+    assert (finished.code, finished.out) == (1, "")
+    assert finished.err == f"error: {repository} holds no backup of typo\nHINT: it has backups of orders\n"
+    assert contents(open_location(str(repository))) == before
 
 
 def test_a_damaged_manifest_hides_no_other(repository: Path, checkpoint: Path):
