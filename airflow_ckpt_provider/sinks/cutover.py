@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any
 
+from airflow_ckpt_provider.errors import package_with
 from airflow_ckpt_provider.sinks.delta import content_doubts, doubts_of, unnamed
 from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
 from airflow_ckpt_provider.sinks.delta_sink import beyond_the_log
-from airflow_ckpt_provider.sinks.earlier_run import batches_in, of_an_earlier_run
+from airflow_ckpt_provider.sinks.earlier_run import NONE_PLANNED
 from airflow_ckpt_provider.sinks.file_sink import FileSink, inspect_file_sink, newest_in_log
 from airflow_ckpt_provider.sinks.kinds import Recognised, SinkStart
 from airflow_ckpt_provider.sinks.named_tables import BY_NAME
@@ -29,8 +29,6 @@ from airflow_ckpt_provider.verdict import Verdict
 
 #: Before the first batch.
 NOTHING_READ = -1
-#: For a checkpoint whose log is not read.
-NONE_PLANNED: Mapping[int, datetime] = MappingProxyType({})
 _SAFE_WITHOUT_A_BATCH = (
     "no batch after the start was ever begun: nothing of what the new checkpoint reads is in the sink"
 )
@@ -205,14 +203,14 @@ def cutover_to_new_checkpoint(
     if known.history:
         if ids is None:
             return _unknown_id(known.history)
-        memory = known.memory_of_app_id(new_app_id)
-        if memory is not None and memory > (-1 if continues_after is None else continues_after):
-            return _same_app_id(known.history.uri, new_app_id or sink.app_id or "", memory)
-        return _by_content(known, ids, start, _in_words(new_app_id), planned)
+        first = 0 if continues_after is None else continues_after + 1
+        return _by_app_id(known, new_app_id or sink.app_id, first) or _by_content(
+            known, ids, start, _in_words(new_app_id), planned
+        )
     if known.is_file_sink and sink.place:
         remembered = newest_in_log(sink.place)
         # At or beyond its newest batch, the reasons are what is wrong with the log.
-        doubts = inspect_file_sink(sink.place, max(start, remembered)).reasons
+        doubts = inspect_file_sink(sink.place, max(start, remembered), planned=planned).reasons
         if continues_after is not None:
             return _file_sink_continues(sink.place.uri, remembered, start, continues_after, doubts)
         if remembered < 0:
@@ -264,13 +262,12 @@ def cutover_to_new_query_id(
     if known.history and (new_app_id or not sink.app_id):
         if ids is None:
             return _unknown_id(known.history)
-        memory = known.memory_of_app_id(new_app_id)
-        if memory is not None and memory > start:
-            return _same_app_id(known.history.uri, new_app_id or "", memory, first=start + 1)
-        return _by_content(known, ids, start, _in_words(new_app_id), planned)
+        return _by_app_id(known, new_app_id, start + 1) or _by_content(
+            known, ids, start, _in_words(new_app_id), planned
+        )
     if foreign := _foreign(known):
         return foreign
-    cutover = cutover_of_same_query(known, ids, start=start, newest=newest)
+    cutover = cutover_of_same_query(known, ids, start=start, newest=newest, planned=planned)
     if cutover.kind == "unknown":
         reason = (
             "the sink is not known (--sink): a new query id makes a Delta or Iceberg table forget which batches it has"
@@ -282,18 +279,26 @@ def cutover_to_new_query_id(
     return replace(cutover, reasons=(no_use, *cutover.reasons))
 
 
-def cutover_of_same_query(known: Known, ids: QueryIds | None, *, start: int, newest: int) -> Cutover:
+def cutover_of_same_query(
+    known: Known,
+    ids: QueryIds | None,
+    *,
+    start: int,
+    newest: int,
+    planned: Mapping[int, datetime] = NONE_PLANNED,
+) -> Cutover:
     """Judge the same query, as a checkpoint of an older batch: its id and its batch numbers continue after ``start``.
 
     :param known: the sink.
     :param ids: the query's ids; ``None`` if none could be read.
     :param start: the batch that it continues after.
     :param newest: the newest batch that it may have written.
+    :param planned: batch -> when the checkpoint says that it was planned.
     """
     if known.history and ids is None:
         return _unknown_id(known.history)
     if known.found:
-        report = known.found.verdict(SinkStart(ids or QueryIds.of(""), start, newest))
+        report = known.found.verdict(SinkStart(ids or QueryIds.of(""), start, newest, planned=planned))
     elif known.sink.kind == "unknown":
         reason = "the sink is not known (--sink): what it does with batches that it may have is not known either"
         return Cutover("unknown", "unknown", Verdict.UNKNOWN, (reason,))
@@ -360,8 +365,7 @@ def _by_content(known: Known, ids: QueryIds, start: int, unknown_as: str, planne
             f"{start} are missing if those batches had any"
         )
         return _with(cutover, Verdict.UNKNOWN, reason)
-    doubts = content_doubts(history, ids, start) if start >= 0 else doubts_of(history)
-    doubts = (*of_an_earlier_run(batches_in(history, ids, start), planned), *doubts)
+    doubts = content_doubts(history, ids, start, planned=planned) if start >= 0 else doubts_of(history)
     if doubts:
         return _with(cutover, Verdict.UNKNOWN, "; ".join(doubts))
     done = f"the table holds exactly the batches up to {start}, and does not know {unknown_as}: nothing is skipped"
@@ -383,7 +387,27 @@ def _in_words(new_app_id: str | None) -> str:
     return f"txnAppId {new_app_id}" if new_app_id else "a new query id"
 
 
-def _same_app_id(uri: str, app_id: str, memory: int, first: int = 0) -> Cutover:
+def _by_app_id(known: Known, app_id: str | None, first: int) -> Cutover | None:
+    """What a Delta table skips of a query that writes with a ``txnAppId``; ``None``: nothing.
+
+    :param first: the first batch of the query.
+    """
+    history = known.history
+    if not app_id or history is None or history.format != "delta":
+        return None
+    memory = known.memory(QueryIds.of(app_id))
+    if memory is not None:
+        return _same_app_id(history.uri, app_id, memory, first) if memory >= first else None
+    if history.is_whole or app_id in beyond_the_log(known.sink, history, QueryIds.of(app_id)):
+        return None
+    reason = (
+        f"{history.begins} and does not name txnAppId {app_id}: whether the table remembers batches of it is not known; install "
+        f"{package_with('delta')}, which reads log checkpoints"
+    )
+    return Cutover("delta", history.uri, Verdict.UNKNOWN, (reason,))
+
+
+def _same_app_id(uri: str, app_id: str, memory: int, first: int) -> Cutover:
     begins = "a new checkpoint begins" if first == 0 else "this one continues"
     other = ", or continue with the numbers where it keeps no state (--continue-numbers)" if first == 0 else ""
     reason = (

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from airflow_ckpt_provider.checkpoint.gaps import gaps, runs
 from airflow_ckpt_provider.errors import package_with
 from airflow_ckpt_provider.guards.delta_log import in_words
 from airflow_ckpt_provider.sinks.delta_history import TXN_RETENTION, TableCommit, TableHistory, changed_settings
+from airflow_ckpt_provider.sinks.earlier_run import NONE_PLANNED, of_an_earlier_run
 from airflow_ckpt_provider.sinks.query_ids import QueryIds, strange_ids
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.verdict import Verdict
@@ -39,6 +41,7 @@ def inspect_delta(
     *,
     remembered: Mapping[str, int | None] | None = None,
     unwritten: frozenset[int] = frozenset(),
+    planned: Mapping[int, datetime] = NONE_PLANNED,
 ) -> SinkReport:
     """Judge a start after ``batch_id``.
 
@@ -50,6 +53,7 @@ def inspect_delta(
     :param remembered: id -> its newest ``txn`` as a client knows it, for a log that was cleaned up; ``None`` for an id that
         the table does not know.
     :param unwritten: batches that write nothing, such as an offline repartition.
+    :param planned: batch -> when the checkpoint says that it was planned, in UTC.
     """
     memories = _memories(history, ids, remembered or {})
     writes_as = ids.writes_as(history)
@@ -76,7 +80,7 @@ def inspect_delta(
             reasons=("the table was restored to a version that its log does not have any more",),
             obstacle="which batches the table holds cannot be determined from its log",
         )
-    start = _Start(history, ids, batch_id, lineage, unwritten)
+    start = _Start(history, ids, batch_id, lineage, unwritten, planned)
     found = replace(unknown, batch_id=start.held)
     skips = memory is not None and memory > batch_id
     numbers = start.numbers()
@@ -130,6 +134,7 @@ class _Start:
     batch_id: int
     lineage: tuple[TableCommit, ...]
     unwritten: frozenset[int]
+    planned: Mapping[int, datetime]
 
     @property
     def first(self) -> int:
@@ -167,7 +172,7 @@ class _Start:
             )
         first, last = min(kept), max(kept)
         missing = _missing_between(self, first, last)
-        doubts = [*_doubled(kept), *self._lost_below(first)]
+        doubts = [*_doubled(kept), *self._lost_below(first), *of_an_earlier_run(self._committed(), self.planned)]
         if missing:
             doubts.append(
                 f"the table has no commit of {_batches(missing)}, though it has older and newer ones: their rows are missing if "
@@ -180,6 +185,15 @@ class _Start:
                 f"batches {tail[0].start} to {tail[-1].stop - 1} are missing if those batches had any"
             )
         return (*doubts, *self._strange(first))
+
+    def _committed(self) -> dict[int, datetime]:
+        """When the table got each batch up to the target, where its commit says that."""
+        found: dict[int, datetime] = {}
+        for commit in self.before:
+            batch = self.ids.batch_in(commit)
+            if batch is not None and commit.time:
+                found[batch] = max(commit.time, found.get(batch, commit.time))
+        return found
 
     def _lost_below(self, oldest: int) -> list[str]:
         """Batches below the oldest one in the table that it had once, and what left it before that one was written."""
@@ -301,11 +315,14 @@ class _Start:
 
 
 def content_doubts(
-    history: TableHistory, ids: QueryIds, batch_id: int, *, unwritten: frozenset[int] = frozenset()
+    history: TableHistory, ids: QueryIds, batch_id: int, *, planned: Mapping[int, datetime] = NONE_PLANNED
 ) -> tuple[str, ...]:
-    """What is not right, or not known, of the stream's batches up to one in a table."""
+    """What is not right, or not known, of the stream's batches up to one in a table.
+
+    :param planned: batch -> when the checkpoint says that it was planned, in UTC.
+    """
     lineage = history.lineage()
-    found = _Start(history, ids, batch_id, lineage, unwritten).doubts() if lineage else ()
+    found = _Start(history, ids, batch_id, lineage, frozenset(), planned).doubts() if lineage else ()
     return (*found, *doubts_of(history))
 
 

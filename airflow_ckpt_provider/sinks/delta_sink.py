@@ -48,7 +48,14 @@ class DeltaTableContent(SinkContent):
     def verdict(self, start: SinkStart) -> SinkReport:
         """Judge a start; a rollback goes to a version whose files are all there."""
         remembered = beyond_the_log(self.sink, self.table, start.ids)
-        report = inspect_delta(self.table, start.ids, start.batch_id, remembered=remembered, unwritten=start.unwritten)
+        report = inspect_delta(
+            self.table,
+            start.ids,
+            start.batch_id,
+            remembered=remembered,
+            unwritten=start.unwritten,
+            planned=start.planned,
+        )
         return _with_whole_version(self.sink.place, self.table, report) if self.sink.place else report
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from urllib.parse import unquote, urlsplit
 
 from airflow_ckpt_provider.checkpoint.gaps import gaps
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of, parse_object, split_log
 from airflow_ckpt_provider.errors import RefusedError, StorageError, UnreadableLogError
+from airflow_ckpt_provider.sinks.earlier_run import NONE_PLANNED, OF_ANOTHER_CLOCK, of_an_earlier_run
 from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind, SinkStart
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.sinks.sink import Sink
@@ -39,7 +41,7 @@ class FileSinkContent(SinkContent):
 
     def verdict(self, start: SinkStart) -> SinkReport:
         """Judge a start."""
-        return inspect_file_sink(self.place, start.batch_id, unwritten=start.unwritten)
+        return inspect_file_sink(self.place, start.batch_id, unwritten=start.unwritten, planned=start.planned)
 
 
 class FileSink(SinkKind):
@@ -249,17 +251,28 @@ def _newest(log: Iterable[tuple[int, bool]]) -> int:
     return max((number for number, _ in log), default=-1)
 
 
-def inspect_file_sink(place: Location, batch_id: int, *, unwritten: frozenset[int] = frozenset()) -> SinkReport:
+def inspect_file_sink(
+    place: Location,
+    batch_id: int,
+    *,
+    unwritten: frozenset[int] = frozenset(),
+    planned: Mapping[int, datetime] = NONE_PLANNED,
+) -> SinkReport:
     """Judge a start after ``batch_id``; reads the log entries that tell which files are in the sink.
 
     :param place: the directory that the query writes to.
     :param unwritten: batches that wrote no entry, such as an offline repartition of the state. Every other batch writes one, the
         empty ones too.
+    :param planned: batch -> when the checkpoint says that it was planned, in UTC.
     :raises UnreadableLogError: an entry of the log that a rollback needs cannot be parsed.
     """
     log = _entries(place)
     newest = _newest(log)
-    doubts = (*_doubts(log, batch_id, unwritten), *_damage(place, log))
+    written = {
+        number: file.modified for (number, _), file in sorted(log.items()) if file.modified and number <= batch_id
+    }
+    earlier = of_an_earlier_run(written, planned, apart=OF_ANOTHER_CLOCK)
+    doubts = (*_doubts(log, batch_id, unwritten), *earlier, *_damage(place, log))
     if newest <= batch_id:
         verdict = Verdict.UNKNOWN if doubts else Verdict.SAFE
         return SinkReport("file", place.uri, verdict, doubts, batch_id=newest, remembered=newest)

@@ -41,7 +41,7 @@ class IcebergTableContent(SinkContent):
 
     def verdict(self, start: SinkStart) -> SinkReport:
         """Judge a start."""
-        return inspect_delta(self.table, start.ids, start.batch_id, unwritten=start.unwritten)
+        return inspect_delta(self.table, start.ids, start.batch_id, unwritten=start.unwritten, planned=start.planned)
 
 
 class IcebergSink(SinkKind):

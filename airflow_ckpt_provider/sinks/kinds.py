@@ -13,7 +13,8 @@ has an example.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
@@ -41,12 +42,14 @@ class SinkStart:
     :param batch_id: the batch after which the query starts.
     :param newest: the newest batch that it may have written.
     :param unwritten: batches that write nothing, such as an offline repartition of the state.
+    :param planned: batch -> when the checkpoint says that it was planned, in UTC; empty where its log is not read.
     """
 
     ids: QueryIds
     batch_id: int
     newest: int
     unwritten: frozenset[int] = frozenset()
+    planned: Mapping[int, datetime] = field(default_factory=dict)
 
 
 class KeptFiles(Protocol):

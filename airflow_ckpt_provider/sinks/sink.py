@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.iceberg_metadata import SCHEME
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.sinks.delta_rollback import RestoreBySpark
+from airflow_ckpt_provider.sinks.earlier_run import NONE_PLANNED
 from airflow_ckpt_provider.sinks.named_tables import TableEngine, engine_for, engine_named, place_of, prefixed
 from airflow_ckpt_provider.sinks.other_tables import inspect_other_table, other_table
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
@@ -159,6 +161,7 @@ def judge(
     newest: int,
     *,
     unwritten: frozenset[int] = frozenset(),
+    planned: Mapping[int, datetime] = NONE_PLANNED,
 ) -> SinkReport:
     """Judge a start of a query after a batch, by its sink.
 
@@ -168,12 +171,13 @@ def judge(
     :param batch_id: the batch after which it will start.
     :param newest: the newest batch that it may have written.
     :param unwritten: batches that write nothing into the sink, such as an offline repartition.
+    :param planned: batch -> when the checkpoint says that it was planned, in UTC.
     :raises RefusedError: the place that is named is no sink.
     """
     from airflow_ckpt_provider.sinks.kinds import SinkStart
 
     if found:
-        return found.verdict(SinkStart(ids, batch_id, newest, unwritten))
+        return found.verdict(SinkStart(ids, batch_id, newest, unwritten, planned))
     if sink.place is None:
         check_word(sink)
         return without_memory(sink.kind, batch_id, newest)

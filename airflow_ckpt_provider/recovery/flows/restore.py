@@ -19,6 +19,7 @@ from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_r
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
 from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.restore.sink_answer import SinkAnswer
+from airflow_ckpt_provider.recovery.rewind.targets import logged_in_backup
 from airflow_ckpt_provider.sinks.cutover import Cutover, Known, cutover_of_same_query
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.verdict import Verdict
@@ -119,7 +120,11 @@ def plan_flow_restore(
         ids=ids,
     )
     cutover = cutover_of_same_query(
-        known, ids.known_as(known.sink.app_id) if ids else None, start=chosen, newest=newest.after(chosen)
+        known,
+        ids.known_as(known.sink.app_id) if ids else None,
+        start=chosen,
+        newest=newest.after(chosen),
+        planned=logged_in_backup(manifest).planned,
     )
     if known.found is None:
         cutover = replace(cutover, reasons=(*cutover.reasons, *newest.notes(chosen)))

@@ -277,8 +277,8 @@ class _OfQuery:
 
 
 def _planned(logs: ReadableLogs, known: Sequence[_OfQuery]) -> dict[int, datetime]:
-    """When the batches in the log were planned; read only for tables, which are compared with it."""
-    if all(each.known.history is None for each in known):
+    """When the batches in the log were planned; read only for sinks with a memory, which are compared with it."""
+    if all(each.known.found is None for each in known):
         return {}
     return {b: entry.time for b in logs.logged if (entry := logs.entry(b)) and entry.time}
 

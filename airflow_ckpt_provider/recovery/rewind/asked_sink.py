@@ -13,7 +13,6 @@ from airflow_ckpt_provider.recovery.rewind.planned_sink import PlannedSink
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.recovery.rewind.targets import NONE_LOGGED, LoggedBatches, RewindTarget, span
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
-from airflow_ckpt_provider.sinks.earlier_run import batches_in, of_an_earlier_run, with_doubts
 from airflow_ckpt_provider.sinks.is_this_all import notes_on
 from airflow_ckpt_provider.sinks.kinds import Recognised
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
@@ -45,10 +44,9 @@ class AskedSink:
     def report(self, ids: QueryIds, batch_id: int, newest: int, logged: LoggedBatches = NONE_LOGGED) -> SinkReport:
         """What it says to a start after a batch."""
         own = ids.known_as(self.sink.app_id)
-        report = judge(self.sink, self.found, own, batch_id, newest, unwritten=logged.repartitions)
-        if self.history is None:
-            return report
-        return with_doubts(report, of_an_earlier_run(batches_in(self.history, own, batch_id), logged.planned))
+        return judge(
+            self.sink, self.found, own, batch_id, newest, unwritten=logged.repartitions, planned=logged.planned
+        )
 
     def planned(self, ids: QueryIds, batch_id: int, newest: int, query_id: str, logged: LoggedBatches) -> PlannedSink:
         """The sink as the plan has it."""

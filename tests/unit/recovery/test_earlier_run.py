@@ -1,8 +1,9 @@
-"""A table holds batches that an earlier run of the query wrote: it has skipped what the checkpoint counts as written."""
+"""A sink holds batches that an earlier run of the query wrote: it has skipped what the checkpoint counts as written."""
 
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from airflow_ckpt_provider.recovery.restore.sink import sink_says
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
+from airflow_ckpt_provider.sinks.earlier_run import OF_ANOTHER_CLOCK, of_an_earlier_run
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
@@ -23,7 +25,7 @@ from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.checkpoints import batch_metadata, commit_log, compact, file_source_log, logs, offsets_log, plant
 from tests.support.delta_batches import append
-from tests.support.resets import KEEP, plan_of
+from tests.support.resets import KEEP, file_sink, plan_of
 
 RESTORED = 3
 
@@ -64,7 +66,9 @@ def rewound(orders: Location, table: Location, kind: str, value: str = "", **opt
 def test_a_rewind_to_such_a_batch_is_not_safe(orders: Location, table: Location, kind: str) -> None:
     to_it = rewound(orders, table, kind)
     assert to_it.sink_verdict is Verdict.UNKNOWN
-    assert any("commit of batches 4 to 5 is older than the plan of that batch" in reason for reason in to_it.reasons)
+    assert any(
+        "what the sink has of batches 4 to 5 is older than the plan of that batch" in reason for reason in to_it.reasons
+    )
 
 
 def test_a_rewind_to_the_batch_before_them_is(orders: Location, table: Location) -> None:
@@ -81,8 +85,8 @@ def test_the_stream_has_passed_them(orders: Location, table: Location, tmp_path:
     append(tmp_path / "t", 7)
     kept = rewound(orders, table, "to_current", sink_exit=SinkPolicy.ACCEPT)
     assert kept.sink_verdict is Verdict.UNKNOWN
-    assert any("commit of batches 4 to 6 is older" in reason for reason in kept.reasons)
-    with pytest.raises(RefusedError, match="cannot be rolled back to batch 7: the table's commit of batches 4 to 6"):
+    assert any("what the sink has of batches 4 to 6 is older" in reason for reason in kept.reasons)
+    with pytest.raises(RefusedError, match="cannot be rolled back to batch 7: what the sink has of batches 4 to 6"):
         rewound(orders, table, "to_current")
 
 
@@ -93,7 +97,7 @@ def test_a_reset_that_keeps_the_position(orders: Location, table: Location) -> N
     plan_anew(orders, 6)
     cutover = plan_of(orders, KEEP, sink=Sink(place=table)).cutover
     assert cutover.verdict is Verdict.UNKNOWN
-    assert "commit of batches 4 to 6 is older than the plan" in cutover.reasons[0]
+    assert "what the sink has of batches 4 to 6 is older than the plan" in cutover.reasons[0]
     assert plan_of(orders, KEEP, sink=Sink(place=table), batch_id=RESTORED).cutover.verdict is Verdict.WILL_DUPLICATE
 
 
@@ -112,4 +116,30 @@ def test_a_restore_of_a_backup_that_has_them(orders: Location, tmp_path: Path) -
     answer = sink_says(Sink(place=table), made, target)
     assert answer is not None
     assert answer.verdict is Verdict.UNKNOWN
-    assert any("commit of batch 5 is older than the plan" in reason for reason in answer.reasons)
+    assert any("what the sink has of batch 5 is older than the plan" in reason for reason in answer.reasons)
+
+
+def test_a_file_sink(orders: Location, tmp_path: Path) -> None:
+    """Its log goes by the time of its entries."""
+    out = file_sink(tmp_path / "out", 6)
+    for kind in ("to_latest", "to_current"):
+        to_it = rewound(orders, out, kind)
+        assert to_it.sink_verdict is Verdict.UNKNOWN
+        assert any("what the sink has of batches 4 to 5 is older" in reason for reason in to_it.reasons)
+    before_them = rewound(orders, out, "to_batch", str(RESTORED))
+    assert (before_them.sink_verdict, before_them.sink.doubts) == (Verdict.SAFE, ())
+    plan_anew(orders, 6)
+    cutover = plan_of(orders, KEEP, sink=Sink(place=out), continue_numbers=True).cutover
+    assert cutover.verdict is Verdict.UNKNOWN
+    assert "what the sink has of batches 4 to 6 is older" in cutover.reasons[0]
+
+
+def test_a_store_with_whole_seconds() -> None:
+    """Amazon S3 gives the second in which a file was written."""
+    written, planned = (
+        datetime(2026, 11, 27, 8, 30, 0, tzinfo=UTC),
+        datetime(2026, 11, 27, 8, 30, 0, 900_000, tzinfo=UTC),
+    )
+    assert of_an_earlier_run({4: written}, {4: planned}, apart=OF_ANOTHER_CLOCK) == ()
+    assert of_an_earlier_run({4: written}, {4: planned + OF_ANOTHER_CLOCK}, apart=OF_ANOTHER_CLOCK)
+    assert of_an_earlier_run({4: written}, {4: planned})

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
+from airflow_ckpt_provider.errors import MissingExtraError
 from airflow_ckpt_provider.recovery.reset.plan import ResetPlan
+from airflow_ckpt_provider.sinks import delta_sink
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
@@ -121,6 +124,33 @@ class TestTxnAppId:
         plan = plan_of(orders, RENAME, sink=table, new_app_id="job-C")
         assert (plan.cutover.verdict, plan.cutover.doubled["batches"]) == (Verdict.WILL_DUPLICATE, 1)
         assert plan_of(orders, RENAME, sink=table).cutover.verdict is Verdict.WILL_SKIP
+
+    @pytest.mark.parametrize("readable", [True, False])
+    def test_what_only_a_checkpoint_of_the_log_says(
+        self, orders: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readable: bool
+    ) -> None:
+        """Log clean-up has removed the commits of job-B; without ``deltalake`` nobody knows that it has batches."""
+        for app_id, batches in {"job-B": 20, "job-A": 7}.items():
+            for batch in range(batches):
+                append(tmp_path / "t", batch, app_id=app_id)
+        DeltaTable(str(tmp_path / "t")).create_checkpoint()
+        for version in range(20):
+            (tmp_path / "t" / "_delta_log" / f"{version:020d}.json").unlink()
+        if not readable:
+            monkeypatch.setattr(delta_sink.delta_client, "remembered", without_deltalake)
+        table = Sink(place=open_location(str(tmp_path / "t")), app_id="job-A")
+        skips = Verdict.WILL_SKIP if readable else Verdict.UNKNOWN
+        assert plan_of(orders, RENAME, sink=table, new_app_id="job-B").cutover.verdict is skips
+        assert plan_of(orders, KEEP, sink=table, new_app_id="job-B").cutover.verdict is skips
+        continues = continued(orders, table, new_app_id="job-B")
+        assert continues.first_batch == (20 if readable else 7)
+        assert (continues.cutover.verdict is Verdict.UNKNOWN) or readable
+        if not readable:
+            assert "whether the table remembers batches of it is not known" in continues.cutover.reasons[0]
+
+
+def without_deltalake(*_: object, **__: object) -> int:
+    raise MissingExtraError("deltalake is not installed")
 
 
 def test_a_second_reset_before_the_first_batch_is_committed_keeps_what_was_read(orders: Location) -> None:
