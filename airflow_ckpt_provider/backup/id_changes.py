@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
@@ -99,32 +99,21 @@ def _changes_id(plan: Mapping[str, Any]) -> bool:
     return bool(plan.get("new_query_id")) and plan.get("batch_id") is not None
 
 
-@dataclass(frozen=True, slots=True)
-class KeptPlan:
+class KeptPlan(NamedTuple):
     """A plan that was begun.
 
     :param plan: its document.
-    :param recorded: the kinds of the audit records about it: its own kind once it was through, ``undo`` once it was undone.
+    :param stands: it was carried out and not undone.
     """
 
     plan: Mapping[str, Any]
-    recorded: frozenset[str]
-
-    @property
-    def stands(self) -> bool:
-        """It was carried out and not undone."""
-        return self.plan["kind"] in self.recorded and not self.is_undone
-
-    @property
-    def is_undone(self) -> bool:
-        """It was undone."""
-        return "undo" in self.recorded
+    stands: bool
 
 
 def kept_plans(
     repository: Repository, wanted: Callable[[Mapping[str, Any]], bool], *, of: Collection[str] | None = None
 ) -> list[KeptPlan]:
-    """The plans that are wanted, and what the audit has of each. Two listings, a read for each plan and for each record of those.
+    """The plans that are wanted, and whether each stands. Two listings, a read for each plan and for each record of those.
 
     :param of: ids of the plans to read; ``None``: all are listed.
     :raises RepositoryError: a plan or an audit record is damaged.
@@ -142,6 +131,6 @@ def kept_plans(
         of_plan = [record for record in audit if record.partition("-")[2].startswith(plan_id)]
         records = repository.read_records(of_plan)
         kinds = {str(record.get("kind")) for record in records if plan_id in (record.get("of"), record["plan_id"])}
-        return KeptPlan(plan, frozenset(kinds))
+        return KeptPlan(plan, plan["kind"] in kinds and "undo" not in kinds)
 
     return [found for found in in_parallel(read, of) if found]

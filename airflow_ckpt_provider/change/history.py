@@ -7,11 +7,13 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.change.plan import chain_command, undo_command, undone_by
 from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.storage.location import Location, plain_uri
+from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.units import shown_time, zoned_time
 
 #: Kinds of plans that can be undone.
@@ -111,15 +113,20 @@ class _Begun(NamedTuple):
         return str(self.document["plan_id"])
 
 
-def _without_record(place: Location, repository: Repository, known: Container[str]) -> Iterator[_Begun]:
-    for file in repository.location.list("plans").files:
+def _without_record(place: Location, repository: Repository, known: Container[str]) -> list[_Begun]:
+    """The changes of a checkpoint that were begun and have no audit record. A read for each plan that is not known."""
+
+    def read(file: StoredFile) -> _Begun | None:
         plan_id = file.path.rpartition("/")[2].removesuffix(".json")
         if plan_id in known or undone_by(plan_id) != plan_id or not file.path.endswith(".json"):
-            continue
+            return None
         document = repository.kept_plan(plan_id)
-        if document is not None and _is_of(document, place):
-            aside = SetAside(repository, str(document.get("name", "")), plan_id, "checkpoint")
-            yield _Begun(document, file.modified, aside.sizes is not None)
+        if document is None or not _is_of(document, place):
+            return None
+        aside = SetAside(repository, str(document.get("name", "")), plan_id, "checkpoint")
+        return _Begun(document, file.modified, aside.sizes is not None)
+
+    return [found for found in in_parallel(read, repository.location.list("plans").files) if found]
 
 
 def records_of(place: Location, repository: Repository) -> list[dict[str, Any]]:

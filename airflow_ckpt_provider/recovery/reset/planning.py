@@ -53,10 +53,12 @@ from airflow_ckpt_provider.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
-_AT_THE_END = (
-    "it starts where the query's startingOffsets says, by default at the end of the topic: what came since the old query's last "
-    "batch is then lost; set startingOffsets=earliest"
-)
+_STARTS_AT = {
+    KafkaOffset.kind: "it starts where the query's startingOffsets says, by default at the end of the topic: what came since the "
+    "old query's last batch is then lost; set startingOffsets=earliest",
+    DeltaOffset.kind: "it starts with the whole table, or where the query's startingVersion or startingTimestamp says: what is "
+    "older is then not read",
+}
 _BY_ITS_OPTIONS = "it starts where its own options say, which no checkpoint records"
 
 _FROM_SCRATCH = (
@@ -142,7 +144,9 @@ def plan_reset(
     everything = [Known.of(each) for each in sinks]
     ids = _ids(checkpoint, before, logs, everything, held, name)
     known = [_OfQuery(each, _as_known(ids, each, logs)) for each in everything]
-    newest = _newest(checkpoint, logs, held, name)
+    logged = max((*logs.logged, *logs.committed), default=NOTHING_READ)
+    written = newest_batch(checkpoint, logged, logs.query_id, starts_as=logs.query_id, repository=held, name=name)
+    newest = written.after(logged)
     plan = ResetPlan(
         plan_id=seal_id or new_plan_id(),
         request=request,
@@ -157,7 +161,7 @@ def plan_reset(
         sources=(),
         contents={},
         cutovers=(),
-        notes=_is_all(known),
+        notes=(*_is_all(known), *(written.notes(logged) if any(each.found is None for each in everything) else ())),
         repository=repository.uri if repository and repository != default_repository(checkpoint) else "",
     )
     if way is ResetWay.NEW_QUERY_ID:
@@ -187,7 +191,7 @@ def plan_reset(
 
 
 def _from_scratch(logs: ReadableLogs) -> tuple[NewSource, ...]:
-    """The sources that may skip rows where their own options decide: those that do not begin with all there is."""
+    """The sources that may skip rows where their own options decide: all but files, which begin with all there is."""
     entries = (logs.entry(batch) for batch in reversed(logs.logged))
     entry = next((entry for entry in entries if entry), None)
     if entry is None:
@@ -195,9 +199,9 @@ def _from_scratch(logs: ReadableLogs) -> tuple[NewSource, ...]:
         return (NewSource("all", "unknown", {}, {}, Verdict.UNKNOWN, (why,)),) if logs.logged else ()
     kinds = {source.source: source.offset.kind if source.offset else "unknown" for source in entry.sources}
     return tuple(
-        NewSource(name, kind, {}, {}, Verdict.UNKNOWN, (_AT_THE_END if kind == KafkaOffset.kind else _BY_ITS_OPTIONS,))
+        NewSource(name, kind, {}, {}, Verdict.UNKNOWN, (_STARTS_AT.get(kind, _BY_ITS_OPTIONS),))
         for name, kind in kinds.items()
-        if kind not in (FileOffset.kind, DeltaOffset.kind)
+        if kind != FileOffset.kind
     )
 
 
@@ -307,16 +311,6 @@ def _ids(
         histories=[each.history for each in known],
         tree=Tree.of(checkpoint, files=before.visible.values()),
     )
-
-
-def _newest(checkpoint: Location, logs: ReadableLogs, repository: Repository | None, name: str) -> int:
-    """The newest batch that the old query may have written, also before an earlier change."""
-    logged = max((*logs.logged, *logs.committed), default=NOTHING_READ)
-    query_id = logs.query_id
-    found = newest_batch(checkpoint, logged, query_id, starts_as=query_id, repository=repository, name=name)
-    for note in found.notes(logged):
-        log.warning("%s", note)
-    return found.after(logged)
 
 
 def _as_known(ids: QueryIds | None, known: Known, logs: ReadableLogs) -> QueryIds | None:

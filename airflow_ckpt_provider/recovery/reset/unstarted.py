@@ -28,9 +28,11 @@ def refuse_unstarted(repository: Repository, before: Target) -> None:
         return
     checkpoint = before.location
     newest = next(not_undone(records_of(checkpoint, repository), kinds=UNDOABLE), None)
-    document = repository.kept_plan(newest["plan_id"]) if newest and newest["kind"] == "reset" else None
+    if newest is None or newest["kind"] != ResetPlan.kind or newest.get("after") != before.fingerprint:
+        return
+    document = repository.kept_plan(newest["plan_id"])
     plan = ResetPlan.of_document(document) if document else None
-    if plan is None or plan.way is ResetWay.NEW_QUERY_ID or not _is_all(before, plan):
+    if plan is None or plan.way is ResetWay.NEW_QUERY_ID:
         return
     refused = RefusedError if before.visible else NotACheckpointError
     raise refused(
@@ -38,13 +40,3 @@ def refuse_unstarted(repository: Repository, before: Target) -> None:
         hint=f"start the query; or undo that reset and reset again: `{plan.take_back}`. If a query has run here since, and its "
         "checkpoint was removed, restore a backup instead",
     )
-
-
-def _is_all(before: Target, plan: ResetPlan) -> bool:
-    """Whether the files of a place are those that a plan writes."""
-    written = plan.wanted
-    if {path: file.size for path, file in before.visible.items()} != {
-        path: len(data) for path, data in written.items()
-    }:
-        return False
-    return all(before.location.read(path) == data for path, data in written.items())

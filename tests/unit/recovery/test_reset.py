@@ -62,11 +62,12 @@ class TestANewCheckpoint:
         assert (outcome.start, outcome.written) == (None, 0)
 
     def test_from_scratch_kafka_may_skip_what_came_meanwhile(self, place: Location) -> None:
-        """By default it starts at the end of the topic; Delta and files begin with all there is."""
+        """By default it starts at the end of the topic. What a query says of a Delta source is not known either."""
         orders = plant(place / "orders", kafka_and_delta())
         plan = plan_of(orders, SCRATCH)
-        assert [(source.kind, source.verdict) for source in plan.sources] == [("kafka", Verdict.UNKNOWN)]
+        assert [(s.kind, s.verdict) for s in plan.sources] == [("kafka", Verdict.UNKNOWN), ("delta", Verdict.UNKNOWN)]
         assert "startingOffsets says, by default at the end of the topic" in plan.sources[0].reasons[0]
+        assert "startingVersion or startingTimestamp" in plan.sources[1].reasons[0]
         assert "source_unknown" in {risk.word for risk in plan.risks}
         with pytest.raises(RefusedError, match=r"needs somebody to accept: .*source_unknown"):
             reset(orders, SCRATCH)
