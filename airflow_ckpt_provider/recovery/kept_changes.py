@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from airflow_ckpt_provider.backup.beside import default_repository, has_room_beside, those_beside
+from collections.abc import Iterator
+
+from airflow_ckpt_provider.backup.beside import default_repository, has_room_beside, repair_place
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.plan import undone_by
 from airflow_ckpt_provider.change.target import inspect_target
@@ -38,12 +40,17 @@ def repository_of_change(checkpoint: Location, plan_id: str | None = None) -> Re
 
 def repositories_beside(checkpoint: Location) -> list[Repository]:
     """The repositories beside a checkpoint, and beside the storage of its pipeline where it is one of a flow."""
-    found = [*those_beside(checkpoint)]
+    return [found for place in places_beside(checkpoint) if (found := Repository.open_if_there(place))]
+
+
+def places_beside(checkpoint: Location) -> Iterator[Location]:
+    """Where these repositories are, if they are there."""
+    if has_room_beside(checkpoint):
+        yield from (default_repository(checkpoint), repair_place(checkpoint))
     root, is_flow, _ = checkpoint.root.partition(f"/{CHECKPOINTS}/")
     storage = Location(checkpoint.store, root)
-    if is_flow and has_room_beside(storage) and (kept := Repository.open_if_there(default_repository(storage))):
-        found.append(kept)
-    return found
+    if is_flow and has_room_beside(storage):
+        yield default_repository(storage)
 
 
 def _newest(repository: Repository, checkpoint: Location) -> str:

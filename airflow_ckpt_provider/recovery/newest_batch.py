@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ckpt_provider.backup.beside import default_repository, has_room_beside, repair_place
 from airflow_ckpt_provider.backup.id_changes import KeptPlan, kept_plans
 from airflow_ckpt_provider.backup.manifest import Manifest, batch_in_id
 from airflow_ckpt_provider.backup.names import is_name
@@ -24,7 +23,7 @@ from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, NotACheckpointError
-from airflow_ckpt_provider.recovery.flows.flow import CHECKPOINTS
+from airflow_ckpt_provider.recovery.kept_changes import places_beside
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.storage.location import Location
@@ -149,21 +148,12 @@ def _plans(places: Sequence[Location], repository: Repository | None) -> tuple[l
     Only the attempts at these checkpoints are listed, so plans for others are not read.
     """
     held = repository.location.uri if repository else None
-    beside = {kept.uri: kept for place in places for kept in _beside(place)}
+    beside = {kept.uri: kept for place in places for kept in places_beside(place)}
     keepers: list[tuple[Location, Repository | None]] = [(repository.location, repository)] if repository else []
     keepers += [(kept, None) for uri, kept in beside.items() if uri != held]
     asked = [(where, opened, place) for where, opened in keepers for place in places]
     found = in_parallel(lambda one: _plans_in(*one), asked)
     return [kept for plans, _ in found for kept in plans], [why for _, whys in found for why in whys]
-
-
-def _beside(place: Location) -> Iterator[Location]:
-    """Where repositories may be if nobody names one: beside the checkpoint, or beside the storage of its pipeline."""
-    if has_room_beside(place):
-        yield from (default_repository(place), repair_place(place))
-    storage = Location(place.store, place.root.partition(f"/{CHECKPOINTS}/")[0])
-    if flow_version(place.uri) is not None and has_room_beside(storage):
-        yield default_repository(storage)
 
 
 def _former(place: Location) -> list[Location]:
