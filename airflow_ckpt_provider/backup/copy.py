@@ -15,12 +15,13 @@ from functools import partial
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import claimed, in_use
-from airflow_ckpt_provider.backup.content_checks import check_pack, content_damage
-from airflow_ckpt_provider.backup.damaged import read_damaged
+from airflow_ckpt_provider.backup.content_checks import check_pack, content_damage, damage_of
+from airflow_ckpt_provider.backup.damaged import Damage, read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.marker import refuse_inside, refuse_nested
+from airflow_ckpt_provider.backup.notes import note_damage
 from airflow_ckpt_provider.backup.objects import Objects
 from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE, ByPack, Span
 from airflow_ckpt_provider.backup.prune_marks import read_marks
@@ -151,7 +152,9 @@ def _copied(
     refuse_damage(manifest, [d.message for d in check_structure(source, manifest, manifest.files)])
     there, taken = target.ids(name)
     if manifest.backup_id in there:
-        _check_same(_there(target, manifest), manifest, target)
+        same = _there(target, manifest)
+        _check_same(same, manifest, target)
+        _refuse_known_damage(same, target)
         return CopiedBackup(name, manifest.backup_id, len(manifest.files), manifest.bytes, 0, 0, True)
     with (
         in_use(source, manifest, what="copy", made_by=made_by),
@@ -177,7 +180,8 @@ def _copied(
         meter = Meter(on_progress, files=len(manifest.files), size=manifest.bytes)
 
         def copy(entry: FileEntry, read: Callable[[], bytes] | None = None) -> FileEntry:
-            copied = _copy_one(objects, entry, read or (lambda: source.location.read(entry.object)))
+            found = partial(note_damage, source, manifest)
+            copied = _copy_one(objects, entry, read or (lambda: source.location.read(entry.object)), found)
             meter.add(entry.size)
             return copied
 
@@ -240,6 +244,21 @@ def _there(target: Repository, manifest: Manifest) -> Manifest:
         ) from e
 
 
+def _refuse_known_damage(there: Manifest, target: Repository) -> None:
+    """See that a backup which the target has already is not known to be damaged there.
+
+    :raises DamagedBackupError: it is.
+    """
+    damaged = [damage.message for damage in read_damaged(target.location, there.name).of(there).values()]
+    if damaged:
+        raise DamagedBackupError(
+            f"{target.location} has backup {there.backup_id} of {there.name} already, and it is damaged there: {damaged[0]}"
+            + (f" (and {len(damaged) - 1:,} more)" if len(damaged) > 1 else ""),
+            findings=tuple(damaged),
+            hint="rebuild it there: `airflow-ckpt repair TARGET CHECKPOINT --second SOURCE`",
+        )
+
+
 def _copy_pack(objects: Objects, span: Span) -> list[FileEntry] | None:
     """Copy a whole pack; ``None`` if it is not what was written: then its contents are copied one by one."""
     parts = [(entry, part) for entry in span.entries if (part := span.part(entry))]
@@ -268,20 +287,30 @@ def _is_there(entry: FileEntry, part: Part, pack: bytes) -> bool:
     return entry.is_content(content) and hashlib.sha256(content).hexdigest() == part.sha256
 
 
-def _copy_one(objects: Objects, entry: FileEntry, read: Callable[[], bytes]) -> FileEntry:
+def _copy_one(
+    objects: Objects, entry: FileEntry, read: Callable[[], bytes], found: Callable[[list[Damage]], None]
+) -> FileEntry:
+    """Copy one content.
+
+    :param found: called with damage before that is raised.
+    """
     # The identity is of the checkpoint, and stays: a backup of it into the target reuses the object by it.
     file = StoredFile(entry.path, entry.size, entry.identity)
     if entry.sha256 and (held := objects.held_content(file, entry.sha256)):
         return held.entry._replace(batches=entry.batches)
     try:
         content = read()
+        damage = content_damage(entry, content)
+    except DamagedFileError as e:
+        damage = damage_of(entry, "content", f"has another content than was backed up: {e.message}")
     except FileNotFoundError:
         raise DamagedBackupError(
             f"{entry.path}: its object {entry.object} is missing",
             findings=(entry.object,),
             hint="`airflow-ckpt check` shows which backups are whole",
         ) from None
-    if damage := content_damage(entry, content):
+    if damage is not None:
+        found([damage])
         raise DamagedBackupError(
             damage.message,
             findings=(damage.message,),

@@ -28,7 +28,7 @@ from airflow_ckpt_provider.backup.manifest import Manifest, manifest_path
 from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.numbered import leading_number, number_of, numbered
 from airflow_ckpt_provider.backup.transfer import in_parallel
-from airflow_ckpt_provider.errors import RepositoryError, TooLargeError, UntrustedError
+from airflow_ckpt_provider.errors import RefusedError, RepositoryError, StorageError, TooLargeError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import LARGE, Location, safe_relative
 from airflow_ckpt_provider.storage.packs import Moved, file_of, read_moved
@@ -211,6 +211,19 @@ def learn_damaged(
             return DamagedObjects(number, objects)
         except FileExistsError:  # somebody else at the same moment: this one comes after
             continue
+
+
+def note_damaged(repository: Location, name: str, damaged: Mapping[str, str]) -> None:
+    """Note the damage of objects that somebody else than a verify has come upon, where these credentials may write.
+
+    :param damaged: path in the repository -> problem.
+    """
+    if not damaged:
+        return
+    try:
+        learn_damaged(repository, name, damaged=damaged, whole=(), since=0)
+    except (StorageError, RefusedError) as e:
+        log.warning("that objects of %s are damaged is not noted: %s", name, e.message)
 
 
 def forget_damaged(repository: Location, name: str, known: DamagedObjects, *, listed: Collection[str]) -> None:

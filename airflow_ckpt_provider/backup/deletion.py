@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow_ckpt_provider.backup.claims import OpenClaim, give_up, open_claims, tidy_claims
 from airflow_ckpt_provider.backup.contents import Listed, Places, listed_by, objects_there
-from airflow_ckpt_provider.backup.damaged import DamagedObjects, forget_damaged, learn_damaged, read_damaged
+from airflow_ckpt_provider.backup.damaged import DamagedObjects, forget_damaged, note_damaged, read_damaged
 from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.backup.immutability import locks_on
 from airflow_ckpt_provider.backup.manifest import manifest_path
@@ -91,11 +91,7 @@ def _stay(
     """What was moved and cannot be deleted: path of each file, and why."""
     name, place = listed.name, repository.location
     lost, damaged = unproven(repository, listed, places, going, workers=workers)
-    if damaged:
-        try:
-            learn_damaged(place, name, damaged=damaged, whole=(), since=0)
-        except (StorageError, RefusedError) as e:
-            log.warning("that contents of %s are damaged is not noted: %s", name, e.message)
+    note_damaged(place, name, damaged)
     why = "which has a content that is damaged or missing where it was moved to (airflow-ckpt verify --read-data)"
     stay = dict.fromkeys(lost, why)
     # Since the plan was made somebody may have locked a backup that lists it.

@@ -24,7 +24,7 @@ from airflow_ckpt_provider.backup.deletion import delete_unlisted
 from airflow_ckpt_provider.backup.immutability import locks_on
 from airflow_ckpt_provider.backup.marker import refuse_inside
 from airflow_ckpt_provider.backup.packing import PACK_SIZE, PACKED_BELOW
-from airflow_ckpt_provider.backup.repack import OnFile, pack_anew
+from airflow_ckpt_provider.backup.repack import OnFile, damaged_in_words, pack_anew
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id, raise_format
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress
 from airflow_ckpt_provider.errors import BackupRunningError
@@ -329,6 +329,7 @@ def _migrated(
             except (FileExistsError, BackupRunningError) as e:
                 waits_for[f"another migration or prune, which writes packs at this moment ({e})"] = None
                 break
+            waits_for |= dict.fromkeys(damaged_in_words(packed.damaged))
             moved = {path: left[path] for path in packed.going}
             left = {path: size for path, size in left.items() if path not in packed.tried}
             total = replace(

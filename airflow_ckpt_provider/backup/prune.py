@@ -19,7 +19,7 @@ from airflow_ckpt_provider.backup.deletion import delete_unlisted
 from airflow_ckpt_provider.backup.immutability import locks_on
 from airflow_ckpt_provider.backup.packing import PACK_SIZE
 from airflow_ckpt_provider.backup.prune_marks import read_marks
-from airflow_ckpt_provider.backup.repack import PackUse, pack_use, repack
+from airflow_ckpt_provider.backup.repack import PackUse, damaged_in_words, pack_use, repack
 from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.errors import RefusedError
@@ -388,14 +388,16 @@ def apply_prune(
         if stream.left_alone:
             continue
         if stream.packed_anew:
-            packs, written = repack(repository, stream.name, stream.packed_anew, made_by=made_by)
+            packs, written, damaged = repack(repository, stream.name, stream.packed_anew, made_by=made_by)
+            if damaged:
+                waits_for[stream.name] = damaged_in_words(damaged)
             stream = replace(stream, objects={**stream.objects, **{pack: pack_size(pack) or 0 for pack in packs}})
             size -= written
         deleted, waiting = delete_unlisted(repository, stream.name, stream.objects, abandoned_after, made_by, workers)
         objects += len(deleted)
         size += sum(stream.objects.get(path, 0) for path in deleted)
         if waiting:
-            waits_for[stream.name] = waiting
+            waits_for[stream.name] = (*waits_for.get(stream.name, ()), *waiting)
     outcome = PruneOutcome(plan_id, objects, size, waits_for)
     if objects:
         repository.record(plan_id, {"kind": "prune", "made_by": made_by, **outcome.to_json()})

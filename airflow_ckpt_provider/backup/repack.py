@@ -13,15 +13,16 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 
 from airflow_ckpt_provider.backup.claims import claimed, open_claims
-from airflow_ckpt_provider.backup.content_checks import check_contents, content_damage, is_computable
+from airflow_ckpt_provider.backup.content_checks import check_contents, content_damage, damage_of, is_computable
 from airflow_ckpt_provider.backup.contents import Listed, Places, listed_by, objects_there
-from airflow_ckpt_provider.backup.damaged import read_damaged
+from airflow_ckpt_provider.backup.damaged import note_damaged, read_damaged
 from airflow_ckpt_provider.backup.disputed import claims_of
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
@@ -139,25 +140,29 @@ def pack_use(objects: Iterable[str], places: Places, *, damaged: Collection[str]
     return PackUse(live, contents, frozenset(live.keys() & damaged) - stuck, frozenset(stuck))
 
 
-def repack(repository: Repository, name: str, packs: Collection[str], *, made_by: str) -> tuple[frozenset[str], int]:
+def repack(
+    repository: Repository, name: str, packs: Collection[str], *, made_by: str
+) -> tuple[frozenset[str], int, frozenset[str]]:
     """Repack what backups need of some packs.
 
     :param packs: paths of the packs.
-    :return: those of which nothing is needed any more, and the bytes that were written. None where somebody else packs
-        again at the same moment, if it is not known what is needed, or where these credentials may not write. A pack
-        with a damaged content stays as it is.
+    :return: those of which nothing is needed any more, the bytes that were written, and the contents that are damaged. None
+        where somebody else packs again at the same moment, if it is not known what is needed, or where these credentials may
+        not write. A pack with a damaged content stays as it is.
     """
     going: frozenset[str] = frozenset()
+    damaged: frozenset[str] = frozenset()
     written, left = 0, frozenset(packs)
     try:
         while left:
             done = pack_anew(repository, name, left, made_by=made_by)
             going, written, left = going | done.going, written + done.written, left - done.tried
+            damaged |= done.damaged
     except (FileExistsError, BackupRunningError) as e:
         log.info("packs of %s are repacked by somebody else at this moment: %s", name, e)
     except StorageError as e:  # without the right to write objects a prune still deletes
         log.warning("packs of %s that are mostly garbage or small stay: %s", name, e.message)
-    return going, written
+    return going, written, damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +173,23 @@ class PackedAnew:
     :param going: of these, those of which nothing is needed any more.
     :param written: bytes that were written.
     :param packs: packs that were written.
+    :param damaged: contents that were found damaged; that is noted, and their files stay.
     """
 
     tried: frozenset[str]
     going: frozenset[str] = frozenset()
     written: int = 0
     packs: int = 0
+    damaged: frozenset[str] = frozenset()
+
+
+def damaged_in_words(damaged: Iterable[str]) -> tuple[str, ...]:
+    """Why the files of contents that were found damaged stay, in words: one line for each file."""
+    found = Counter(map(file_of, damaged))
+    contents = {
+        file: "1 damaged content" if count == 1 else f"{count:,} damaged contents" for file, count in found.items()
+    }
+    return tuple(f"{file}, which has {contents[file]} (airflow-ckpt repair)" for file in sorted(found))
 
 
 def pack_anew(
@@ -209,18 +225,21 @@ def pack_anew(
         objects = Objects(
             place, name, vouched=(), marks=marks, listed=there.values(), damaged=places.damaged, packs=True
         )
-        kept, written = _kept(repository, objects, needed, workers, done)
+        damaged: dict[str, str] = {}
+        kept, written = _kept(repository, objects, needed, damaged, workers, done)
+        note_damaged(place, name, damaged)
         going = {file_of(entry.path) for entry in needed} - {file_of(e.path) for e in needed if e.path not in kept}
         new = {old: to for old, to in kept.items() if file_of(old) in going}
         if not new:
-            return PackedAnew(tried or wanted)
+            return PackedAnew(tried or wanted, damaged=frozenset(damaged))
         document = json.dumps(moved_document(new)).encode()
         if len(document) > SMALL:  # readers refuse it
             raise StorageError(
                 f"a record of {len(new)} contents of {name} has {len(document)} bytes", hint="report this"
             )
         claim.write(_next_record(place, name, places.moved.number), document)
-        return PackedAnew(tried, frozenset(going), sum(pack_size(pack) or 0 for pack in written), len(written))
+        size = sum(pack_size(pack) or 0 for pack in written)
+        return PackedAnew(tried, frozenset(going), size, len(written), frozenset(damaged))
 
 
 def _next_record(place: Location, name: str, number: int) -> str:
@@ -262,27 +281,39 @@ def _entries(listed: Listed, places: Places, files: frozenset[str]) -> tuple[fro
 
 
 def _kept(
-    repository: Repository, objects: Objects, entries: Sequence[FileEntry], workers: int, done: OnFile
+    repository: Repository,
+    objects: Objects,
+    entries: Sequence[FileEntry],
+    damaged: dict[str, str],
+    workers: int,
+    done: OnFile,
 ) -> tuple[dict[str, str], set[str]]:
-    """Write contents into packs, and read these back: old path -> new path of each that is whole, and the packs."""
+    """Write contents into packs, and read these back: old path -> new path of each that is whole, and the packs.
+
+    :param damaged: gets path -> problem of each content that is not what backups say.
+    """
     by_pack: dict[str, list[FileEntry]] = {}
     for entry in entries:
         if entry.is_packed:
             by_pack.setdefault(file_of(entry.path), []).append(entry)
     stored = FileTable(objects.name)
     for pack, of_pack in by_pack.items():
-        for entry, content in _contents(repository, pack, of_pack):
+        for entry, content in _contents(repository, pack, of_pack, damaged):
             stored.append(objects.packed(entry, content))
             done(len(content))
 
     def pack_one(entry: FileEntry) -> FileEntry | None:
         try:
             content = repository.location.read(entry.path)
-        except (FileNotFoundError, DamagedFileError) as e:
+            damage = content_damage(entry, content)
+        except FileNotFoundError as e:
             log.warning("%s is not packed: %s", entry.path, e)
             return None
-        if damage := content_damage(entry, content):
+        except DamagedFileError as e:
+            damage = damage_of(entry, "content", e.message)
+        if damage is not None:
             log.warning("%s is not packed: %s", entry.path, damage.message)
+            damaged[entry.path] = damage.problem
             return None
         sha256 = hashlib.sha256(content).hexdigest()
         if not can_be_packed(entry.path, sha256):
@@ -314,21 +345,31 @@ def _kept(
     return kept, packs
 
 
-def _contents(repository: Repository, pack: str, entries: list[FileEntry]) -> list[tuple[FileEntry, bytes]]:
-    """Contents of a pack; none where one of them is damaged, for then the pack stays."""
+def _contents(
+    repository: Repository, pack: str, entries: list[FileEntry], damaged: dict[str, str]
+) -> list[tuple[FileEntry, bytes]]:
+    """Contents of a pack; none where one of them is damaged, for then the pack stays.
+
+    :param damaged: gets path -> problem of each that is damaged.
+    """
     found = []
+    is_whole = True
     for span in spans(repository.location, pack, entries):
         for entry in span.entries:
             try:
                 content = span.read(entry)
+            except DamagedFileError:
+                content = None
             except (FileNotFoundError, StorageError) as e:
                 log.warning("%s cannot be repacked: %s", entry.object, e)
                 return []
-            if hashlib.sha256(content).hexdigest() != entry.sha256:
+            if content is None or hashlib.sha256(content).hexdigest() != entry.sha256:
                 log.warning("%s is damaged: its pack stays as it is", entry.object)
-                return []
-            found.append((entry, content))
-    return found
+                damaged[entry.object] = "content"
+                is_whole = False
+            else:
+                found.append((entry, content))
+    return found if is_whole else []
 
 
 @dataclass(slots=True)

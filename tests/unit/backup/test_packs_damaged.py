@@ -311,8 +311,9 @@ class TestForged:
         repository.location.create("moved/orders/000001.json", json.dumps(record).encode())
         outcome = apply_prune(repository, plan_prune(repository))
         assert pack in packs_of(repository)
-        (waits_for,) = outcome.waits_for["orders"]
-        assert waits_for.startswith(f"{pack}, which has a content that is damaged or missing where it was moved to")
+        there, here = outcome.waits_for["orders"]
+        assert there == f"{other}, which has {len(set(names))} damaged contents (airflow-ckpt repair)"
+        assert here.startswith(f"{pack}, which has a content that is damaged or missing where it was moved to")
         assert restored(repository, made, place / "target") == files_in(made, place)
 
 

@@ -193,7 +193,7 @@ class TestPrune:
         right = files_in(made, place)
         apply_prune(repository, plan_prune(repository))
         (moved,) = {file_of(path) for path in read_moved(repository.location, "orders").paths.values()}
-        packs, _ = repack.repack(repository, "orders", [moved], made_by="a test")
+        packs, *_ = repack.repack(repository, "orders", [moved], made_by="a test")
         assert packs == {moved}
         apply_prune(repository, plan_prune(repository))
         assert moved not in packs_of(repository)
