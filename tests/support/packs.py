@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Mapping
 
@@ -10,6 +11,7 @@ from fsspec.implementations.memory import MemoryFile
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
 from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.pack_file import PackBuilder
 from airflow_ckpt_provider.backup.prune import MaxUnused, PruneOutcome, apply_prune, plan_prune
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.retention import Policy
@@ -115,3 +117,14 @@ def cut_off(files: Location, path: str) -> None:
     if file_of(path) in files.walk("objects"):
         content = files.read(file_of(path))
         files.replace(file_of(path), content[: part.end - 1 if part else -1])
+
+
+def planted_pack(repository: Repository, *contents_: bytes) -> str:
+    """A pack that is right in itself, and that no backup lists."""
+    builder = PackBuilder()
+    for each in contents_:
+        builder.add(each, hashlib.sha256(each).hexdigest())
+    data = builder.sealed()
+    path = f"objects/orders/aa/{hashlib.sha256(data).hexdigest()}-{len(data)}.pack"
+    repository.location.create(path, data)
+    return path
