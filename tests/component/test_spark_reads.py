@@ -118,7 +118,7 @@ def _missing(files: Location, manifest: Manifest) -> None:
 
 
 def _cut_off(files: Location, manifest: Manifest) -> None:
-    for path in list(files.walk("objects"))[:2]:
+    for path in sorted({file_of(e.object) for e in manifest.files})[:2]:
         files.replace(path, files.read(path)[:-40])
 
 

@@ -17,7 +17,7 @@ HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvi
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 QUERY_ID = "199ce9d3-fd64-4a41-a1cf-23002acf0134"
 #: When batch 0 was planned, milliseconds; each batch is a second later.
-BEGAN = 1795225811395
+BEGAN = 1732153811395
 
 Files = dict[str, bytes]
 

@@ -513,7 +513,7 @@ def test_result() -> None:
         "latest_committed": 5,
         "gap": 0,
         "uncommitted": 0,
-        "batch_time": "2026-11-21T01:50:16.395000+00:00",
+        "batch_time": "2024-11-21T01:50:16.395000+00:00",
         "logged_at": "2026-11-21T12:05:00+00:00",
         "committed_at": "2026-11-21T12:05:10+00:00",
         "seconds_since_commit": 50.0,
