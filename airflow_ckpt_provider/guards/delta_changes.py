@@ -5,14 +5,15 @@ A Delta source takes appended rows only. The rules are those of ``DeltaSource.va
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from airflow_ckpt_provider.guards.delta_log import DeltaCommit
 from airflow_ckpt_provider.guards.reader_options import is_on
 from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.verdict import Verdict
 
-#: Commits named one by one; of the rest only the number.
+#: Commits named one by one; of the rest only the number with each verdict.
 _SHOWN = 20
 
 
@@ -24,13 +25,12 @@ def judge_changes(commits: Sequence[DeltaCommit], options: Mapping[str, str]) ->
     """
     if reads_changes(options):  # deletes and updates are rows like any other
         return []
-    changing = [commit for commit in commits if commit.removed]
-    found = [judgement for commit in changing[:_SHOWN] for judgement in _judge(commit, options)]
-    if len(changing) > _SHOWN:
-        found.append(
-            Judgement(found[0].verdict, f"{len(changing) - _SHOWN:,} more versions take rows away or rewrite them")
-        )
-    return found
+    judged = [_judge(commit, options) for commit in commits if commit.removed]
+    found, more = judged[:_SHOWN], Counter(judgement.verdict for judgement in judged[_SHOWN:])
+    return found + [
+        Judgement(verdict, f"{count:,} more versions that take rows away or rewrite them: {verdict.value}")
+        for verdict, count in more.items()
+    ]
 
 
 def reads_changes(options: Mapping[str, str]) -> bool:
@@ -38,32 +38,32 @@ def reads_changes(options: Mapping[str, str]) -> bool:
     return is_on(options, "readChangeFeed") or is_on(options, "readChangeData")
 
 
-def _judge(commit: DeltaCommit, options: Mapping[str, str]) -> Iterator[Judgement]:
+def _judge(commit: DeltaCommit, options: Mapping[str, str]) -> Judgement:
     rows = _rows(commit)
     if is_on(options, "skipChangeCommits"):
         if commit.added:
-            yield Judgement(
+            return Judgement(
                 Verdict.WILL_SKIP, f"{commit.name} is skipped whole (skipChangeCommits), with its new rows{rows}"
             )
         else:
-            yield Judgement(Verdict.SAFE, f"{commit.name} only deletes, and is skipped (skipChangeCommits)")
+            return Judgement(Verdict.SAFE, f"{commit.name} only deletes, and is skipped (skipChangeCommits)")
     elif is_on(options, "ignoreChanges"):
         if commit.added:
-            yield Judgement(
+            return Judgement(
                 Verdict.WILL_DUPLICATE, f"{commit.name} rewrites files, which are read whole (ignoreChanges){rows}"
             )
         else:
-            yield Judgement(Verdict.SAFE, f"{commit.name} only deletes, which is ignored (ignoreChanges)")
+            return Judgement(Verdict.SAFE, f"{commit.name} only deletes, which is ignored (ignoreChanges)")
     elif commit.added:
-        yield Judgement(
+        return Judgement(
             Verdict.WILL_FAIL,
             f"{commit.name} updates or replaces rows: DELTA_SOURCE_TABLE_IGNORE_CHANGES; skipChangeCommits=true "
             "leaves the version out",
         )
     elif is_on(options, "ignoreDeletes"):
-        yield Judgement(Verdict.SAFE, f"{commit.name} only deletes, which is ignored (ignoreDeletes)")
+        return Judgement(Verdict.SAFE, f"{commit.name} only deletes, which is ignored (ignoreDeletes)")
     else:
-        yield Judgement(
+        return Judgement(
             Verdict.WILL_FAIL,
             f"{commit.name} deletes rows: DELTA_SOURCE_IGNORE_DELETE; ignoreDeletes=true or "
             "skipChangeCommits=true go past it",

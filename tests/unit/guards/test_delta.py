@@ -204,6 +204,30 @@ def test_an_update(table: Path, ck: Path, reader: dict[str, str], verdict: Verdi
     assert report.reasons[0].startswith("version 4 (UPDATE) ")
 
 
+@pytest.mark.parametrize(
+    ("reader", "verdict"),
+    [
+        ({"ignoreDeletes": "true"}, Verdict.WILL_FAIL),
+        ({"ignoreChanges": "true"}, Verdict.WILL_DUPLICATE),
+        ({"skipChangeCommits": "true"}, Verdict.WILL_SKIP),
+    ],
+)
+def test_an_update_after_more_deletes_than_are_named(
+    reader: dict[str, str], verdict: Verdict, tmp_path: Path, ck: Path
+) -> None:
+    """It was SAFE, as the first of them is."""
+    table = new_table(tmp_path / "long", 30)
+    delta_checkpoint(ck, table, DeltaTable(table).version() + 1)
+    for file in range(21):
+        DeltaTable(table).delete(f"id >= {file * 10} and id < {file * 10 + 10}")
+    DeltaTable(table).update(updates={"id": "1000"}, predicate="id = 299")
+    report = judge(ck, table, reader=reader)
+    assert report.verdict is verdict
+    assert {f"1 more versions that take rows away or rewrite them: {found}" for found in ("SAFE", verdict)} <= {
+        *report.reasons
+    }
+
+
 def test_an_overwrite_and_a_restore(table: Path, ck: Path) -> None:
     delta_checkpoint(ck, table, 4)
     write_deltalake(table, rows(9), mode="overwrite")
