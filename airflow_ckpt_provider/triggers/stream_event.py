@@ -44,6 +44,8 @@ def incidents_of(events: Iterable[Any]) -> list[dict[str, Any]]:
 class StreamEventTrigger(BaseEventTrigger):
     """Watch a checkpoint for as long as its asset is watched; fire once for each incident, not at every poll.
 
+    What was announced is kept a poll later, so a triggerer that stops in between leaves it to the next one to announce again.
+
     An incident is over when a poll no longer shows it; the next one of its kind is announced again. A sealed
     checkpoint has no incidents: somebody is working on it. A poll that fails is logged, and the next one is made.
 
@@ -125,14 +127,15 @@ class StreamEventTrigger(BaseEventTrigger):
                 self.log.warning(
                     "%s: %s; looking again in %g s", redacted(self.checkpoint), seen.failure, self.poll_interval
                 )
-            # Until it succeeds: an incident that is over, and still kept, would not be announced when it begins again.
-            if seen.watched.going_on != kept and await self._keep(seen.watched):
-                kept = seen.watched.going_on
             watched = seen.watched
             for incident in seen.begun:
                 self.log.info("%s", incident.message)
                 yield TriggerEvent(incident.to_json())
             await asyncio.sleep(self.poll_interval)
+            # Only now: the triggerer holds an event in memory for a while, and if it dies, the next one must announce it.
+            # Until it succeeds: an incident that is over, and still kept, would not be announced when it begins again.
+            if watched.going_on != kept and await self._keep(watched):
+                kept = watched.going_on
 
     def _look(self, watched: Watched) -> Glance:
         from airflow_ckpt_provider.checkpoint.incidents import Limits, glance

@@ -284,6 +284,28 @@ class TestStreamEventTrigger:
         stream.log(7, age=50).commit(6, age=50)
         assert [kind for kind, _ in events(stream, [], stuck_after=30.0, store=AssetStore())] == ["stuck"]
 
+    def test_a_triggerer_that_stops_leaves_it_to_the_next_one(self, stream: DiskStream) -> None:
+        """It was kept as announced before it was announced: an event was lost with the first triggerer."""
+
+        class LastWord(AssetStore):
+            async def aset(self, key: str, value: Any) -> None:
+                await super().aset(key, value)
+                raise asyncio.CancelledError
+
+        store = LastWord()
+        stream.log(6, age=50)
+        made = StreamEventTrigger(checkpoint=str(stream), stuck_after=30.0, poll_interval=0.01)
+        made.asset_state_store = store  # type: ignore[assignment]
+        found: list[str] = []
+
+        async def until_it_stops() -> None:
+            async for event in made.run():
+                found.append(event.payload["incident"])
+
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(until_it_stops())
+        assert (found, len(store)) == (["stuck"], 1)
+
     def test_what_ended_is_kept_although_the_store_failed_at_that_time(self, stream: DiskStream) -> None:
         class FailsOnce(AssetStore):
             is_down = False
