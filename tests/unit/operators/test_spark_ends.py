@@ -107,7 +107,7 @@ def test_an_application_ends_with_its_task(
         task.on_kill()  # as Airflow's own handler, which does not interrupt the task
 
     def begin() -> None:
-        wait_until(lambda: pid.exists() and task._submitted[0]._submit_sp, "spark-submit runs")
+        wait_until(lambda: pid.exists() and pid.read_text() and task._submitted[0]._submit_sp, "spark-submit runs")
         os.kill(os.getpid(), signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, interrupt)
