@@ -91,6 +91,7 @@ class Checkpoint:
 
         :param contents: read state files to find damage in them.
         :raises NotACheckpointError: there is no checkpoint here.
+        :raises HistoryRewrittenError: it changes faster than it can be examined.
         """
         from airflow_ckpt_provider.checkpoint.doctor import diagnose
 

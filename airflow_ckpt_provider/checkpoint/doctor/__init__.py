@@ -13,7 +13,7 @@ from airflow_ckpt_provider.checkpoint.doctor.examination import Examination, exa
 from airflow_ckpt_provider.checkpoint.doctor.kinds import KINDS
 from airflow_ckpt_provider.checkpoint.findings import Finding, Severity
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import NotACheckpointError
+from airflow_ckpt_provider.errors import HistoryRewrittenError, NotACheckpointError
 from airflow_ckpt_provider.storage.location import Location
 
 __all__ = ["CHECKS", "KINDS", "check", "diagnose"]
@@ -51,9 +51,10 @@ def diagnose(location: Location, *, contents: bool = True) -> tuple[Finding, ...
     :param location: the checkpoint.
     :param contents: read state files to find damage in them; otherwise only logs, listings and what snapshots name.
     :raises NotACheckpointError: there is none.
+    :raises HistoryRewrittenError: whatever was listed was gone before it could be read, again and again: nothing is known.
     """
     tree = _tree(location)
-    findings = _look(tree, contents)
+    known = findings = _look(tree, contents)
     for _ in range(_LOOKS):
         if findings == ():
             return ()
@@ -61,12 +62,18 @@ def diagnose(location: Location, *, contents: bool = True) -> tuple[Finding, ...
         if findings is not None and _is_same(tree, again):
             return findings
         before, tree, findings = findings, again, _look(again, contents)
+        known = known if findings is None else findings
         if before is not None and findings is not None:
             stayed = {(f.kind.code, f.path) for f in before}
             if all((f.kind.code, f.path) in stayed for f in findings):
                 return findings
-    log.info("%s changes all the time: only what was found each time is reported", location)
-    return findings or ()
+    if known is None:
+        raise HistoryRewrittenError(
+            f"{location} changes faster than it can be examined: each of {_LOOKS + 1} times a file was gone before it was read",
+            hint="examine it when the query is stopped, or raise spark.sql.streaming.minBatchesToRetain or the trigger interval",
+        )
+    log.info("%s changes all the time: what is reported was found the last time", location)
+    return known
 
 
 def check(seen: Examination) -> tuple[Finding, ...]:

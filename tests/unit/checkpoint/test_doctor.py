@@ -23,7 +23,7 @@ from airflow_ckpt_provider.checkpoint.doctor import CHECKS, KINDS
 from airflow_ckpt_provider.checkpoint.doctor.examination import NEWEST
 from airflow_ckpt_provider.checkpoint.findings import Finding, Severity
 from airflow_ckpt_provider.checkpoint.logs import HIGHEST
-from airflow_ckpt_provider.errors import NotACheckpointError, StorageError
+from airflow_ckpt_provider.errors import HistoryRewrittenError, NotACheckpointError, StorageError
 from airflow_ckpt_provider.recovery.reset.new_numbers import logs_up_to
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
@@ -305,6 +305,30 @@ def test_a_file_that_vanishes_is_looked_for_again(place: Location) -> None:
     here, _ = watched(place, purge)
     assert Checkpoint.at(here).diagnose() == ()
     assert gone
+
+
+def test_what_never_could_be_examined_is_not_called_whole(place: Location) -> None:
+    """Batches pass faster than the listing: it was "no known damage", though the query id is gone."""
+    files = dict(sample("4.0.0", "hdfs_agg").files)
+    del files["metadata"]
+    for path, content in files.items():
+        place.create(path, content)
+    batches = [*Checkpoint.at(place).progress().committed]
+
+    def pass_on(operation: str, path: str) -> None:
+        if operation == "read" and path.endswith(f"offsets/{batches[-1]}"):
+            for old in tuple(batches):
+                for log in ("offsets", "commits"):
+                    place.create(f"{log}/{old + len(batches)}", place.read(f"{log}/{old}"))
+                    place.delete(f"{log}/{old}")
+            batches[:] = (batch + len(batches) for batch in tuple(batches))
+
+    here, _ = watched(place, pass_on)
+    with pytest.raises(HistoryRewrittenError) as error:
+        Checkpoint.at(here).diagnose()
+    assert error.value.message == (
+        f"{here} changes faster than it can be examined: each of 6 times a file was gone before it was read"
+    )
 
 
 def test_not_a_checkpoint(tmp_path: Path) -> None:
