@@ -38,11 +38,13 @@ from airflow_ckpt_provider.backup.transfer import WORKERS, OnProgress, side_by_s
 from airflow_ckpt_provider.backup.unchanged import position_facts, unchanged_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import Closure
+from airflow_ckpt_provider.checkpoint.operators import STATE
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import (
     BackupRunningError,
     DamagedBackupError,
+    MissingFileError,
     NoSuchBackupError,
     OtherStreamError,
     RefusedError,
@@ -150,7 +152,8 @@ def create_backup(
         :func:`~airflow_ckpt_provider.backup.unchanged.unchanged_backup`. Its tags and its reason stay its own.
     :param immutable_for: lock the backup, so that nobody can delete it for so long; also the one that is returned because nothing
         was committed since. It takes S3 Object Lock, and a request for each file; ``None``: nothing is locked.
-    :param new_life: the checkpoint continues the stream of this name under another query id, or at another place.
+    :param new_life: the checkpoint continues the stream of this name under another query id, at another place, or with fewer
+        stateful operators.
     :raises OtherStreamError: the backups of this name are of another query, or of another place, and nothing explains that; see
         :mod:`~airflow_ckpt_provider.backup.identity`.
     :raises NotACheckpointError: there is no checkpoint.
@@ -159,7 +162,8 @@ def create_backup(
     :raises BackupRunningError: another backup of this stream is running.
     :raises LeaseLostError: this process was suspended, or could not reach the repository, for so long that another
         backup may have begun; run again, it uses what was copied.
-    :raises MissingFileError: a file that Spark needs is missing, and the checkpoint does not move: it is damaged.
+    :raises MissingFileError: a file that Spark needs is missing, and the checkpoint does not move: it is damaged. Or an operator
+        has no state that had some in the backup before.
     :raises UnreadableLogError: a log file cannot be parsed.
     :raises HistoryRewrittenError: the checkpoint was rewound or replaced meanwhile, again and again.
     :raises StorageError: reading or writing failed.
@@ -281,6 +285,8 @@ def _taken(
         checkpoint, seen, objects, request.batches, request.engine, request.on_progress
     )
     manifest = _manifest(checkpoint, name, tree, closures, files, request.batches)
+    if newest is not None and not request.new_life:
+        _check_operators(newest, manifest)
     manifest = replace(
         manifest,
         query_ids=query_ids if manifest.query_id == query_id else chain(manifest.query_id),
@@ -290,6 +296,26 @@ def _taken(
     if sources or request.observe is not None:
         manifest = replace(manifest, facts={**manifest.facts, "sources": sources})
     return manifest, copied, taken
+
+
+def _check_operators(newest: Manifest, manifest: Manifest) -> None:
+    """See that no stateful operator has vanished since the backup before: without ids in the commit nothing else shows it.
+
+    Spark starts such a query with empty state, or not at all.
+    """
+    if newest.query_id != manifest.query_id:
+        return
+    for operator in sorted(_operators(newest) - _operators(manifest)):
+        path = f"{STATE}/{operator}"
+        raise MissingFileError(
+            f"{path} is missing, which backup {newest.backup_id} of {newest.name} has: operator {operator} has no state at all",
+            path=path,
+            hint="restore that backup; if the query has fewer stateful operators now, back up with new_life (--new-life)",
+        )
+
+
+def _operators(manifest: Manifest) -> set[int]:
+    return {operator["id"] for operator in manifest.facts.get("operators", ())}
 
 
 def _recorded(repository: Repository, newest: Manifest | None, manifest: Manifest) -> Mapping[str, Mapping[str, Any]]:

@@ -57,6 +57,7 @@ _FACTS: dict[str, type] = {
     "start_offsets": list,
     "end_offsets": list,
     "watermark_ms": int,
+    "operators": list,
     "sources": dict,
 }
 
@@ -243,6 +244,9 @@ def _check_facts(facts: dict[str, Any]) -> None:
         for source in facts.get(key, ()):
             if not isinstance(source, dict) or not {"name", "index"} & source.keys():
                 raise ValueError(f"one of its {key} is {source!r:.80}")
+    for operator in facts.get("operators", ()):
+        if not isinstance(operator, dict) or type(operator.get("id")) is not int:
+            raise ValueError(f"one of its operators is {operator!r:.80}")
     for name, source in facts.get("sources", {}).items():
         if not isinstance(source, dict):
             raise ValueError(f"its source {name!r:.80} is {source!r:.80}")

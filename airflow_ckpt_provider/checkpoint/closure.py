@@ -107,7 +107,7 @@ def resolve_closure(tree: Tree, batch_id: int, *, replays_next: bool = False) ->
     )
     state: list[StoredFile] = []
     closures: list[StoreClosure] = []
-    for operator in tree.numbered_directories(STATE):
+    for operator in _operators(tree, commit):
         described = operator_metadata(tree, operator, batch_id=batch_id)
         state += _operator_files(tree, operator, described, batch_id)
         closures += _store_closures(tree, operator, entry, commit)
@@ -172,6 +172,20 @@ def _next_offsets(tree: Tree, batch_id: int) -> list[StoredFile]:
     return [_file(tree, f"{OFFSETS}/{b}", "") for b in (*before[-1:], batch_id + 1)]
 
 
+def _operators(tree: Tree, commit: CommitEntry) -> list[int]:
+    """The stateful operators, which Spark numbers from 0; those that the commit names must have state too."""
+    there = tree.numbered_directories(STATE)
+    expected = {*commit.state_ids, *range(max(there, default=-1) + 1)}
+    for operator in sorted(expected - {*there}):
+        path = f"{STATE}/{operator}"
+        raise MissingFileError(
+            f"{path} is missing: operator {operator} has no state at all",
+            path=path,
+            hint="restore a backup",
+        )
+    return there
+
+
 def _operator_files(tree: Tree, operator: int, metadata: OperatorMetadata | None, batch_id: int) -> list[StoredFile]:
     """Operator metadata and state schemas.
 
@@ -212,7 +226,7 @@ def _store_closures(tree: Tree, operator: int, entry: OffsetEntry, commit: Commi
     names = stores(tree, operator, in_partitions) or (DEFAULT_STORE,)
     provider, codec = entry.state_provider or "", entry.state_codec
     wanted = [
-        (partition, name, StateVersion(entry.batch_id + 1, ids[partition][index] if ids else None))
+        (partition, name, StateVersion(entry.batch_id + 1, commit.state_id(operator, partition, index)))
         for partition in in_partitions
         for index, name in enumerate(names)
     ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ckpt_provider.checkpoint.logs import parse_object, split_log
+from airflow_ckpt_provider.checkpoint.logs import batch_id_of, parse_object, split_log
+from airflow_ckpt_provider.errors import UnreadableLogError
 
 COMMITS = "commits"
 _KNOWN = frozenset({1, 2, 3})
@@ -27,7 +28,8 @@ class CommitEntry:
     @property
     def next_watermark_ms(self) -> int:
         """Watermark of the batch that follows, milliseconds since the epoch."""
-        return int(self.metadata.get("nextBatchWatermarkMs", 0))
+        watermark: int = self.metadata.get("nextBatchWatermarkMs", 0)
+        return watermark
 
     @property
     def state_ids(self) -> dict[int, list[list[str]]]:
@@ -38,12 +40,61 @@ class CommitEntry:
         ids: dict[str, list[list[str]]] = self.metadata.get("stateUniqueIds") or {}
         return {int(operator): partitions for operator, partitions in ids.items()}
 
+    def state_id(self, operator: int, partition: int, store: int) -> str | None:
+        """The id of one store's version; ``None`` where the entry names none of the operator.
+
+        :param store: number of the store in its partition.
+        :raises UnreadableLogError: the entry names other stores of the operator, and not this one.
+        """
+        ids = self.state_ids.get(operator)
+        if not ids:
+            return None
+        try:
+            return ids[partition][store]
+        except IndexError:
+            raise self._unreadable(
+                f"stateUniqueIds has no id for store {store} of partition {partition} of operator {operator}"
+            ) from None
+
+    def check(self) -> None:
+        """See that the entry holds what Spark writes (``CommitMetadataV2``).
+
+        :raises UnreadableLogError: it does not.
+        """
+        watermark = self.metadata.get("nextBatchWatermarkMs", 0)
+        if type(watermark) is not int:
+            raise self._unreadable(f"nextBatchWatermarkMs is {watermark!r:.80}")
+        ids = self.metadata.get("stateUniqueIds") or {}
+        if not (
+            isinstance(ids, dict)
+            and all(
+                batch_id_of(operator) is not None and isinstance(partitions, list) and all(map(_is_texts, partitions))
+                for operator, partitions in ids.items()
+            )
+        ):
+            raise self._unreadable(f"stateUniqueIds is {ids!r:.80}")
+
+    def _unreadable(self, what: str) -> UnreadableLogError:
+        path = f"{COMMITS}/{self.batch_id}"
+        return UnreadableLogError(
+            f"{path}: the commit holds what Spark would not write ({what})",
+            path=path,
+            batch_id=self.batch_id,
+            hint="restore the file from a backup",
+        )
+
 
 def parse_commit(data: bytes, *, batch_id: int) -> CommitEntry:
     """Parse ``commits/<batch_id>``; the JSON line may be absent.
 
-    :raises UnreadableLogError: empty, cut off, or of an unknown version.
+    :raises UnreadableLogError: empty, cut off, of an unknown version, or with values that Spark would not write.
     """
     path = f"{COMMITS}/{batch_id}"
     version, lines = split_log(data, path=path, batch_id=batch_id, known=_KNOWN)
-    return CommitEntry(batch_id, version, parse_object("".join(lines[:1]), path=path, batch_id=batch_id))
+    entry = CommitEntry(batch_id, version, parse_object("".join(lines[:1]), path=path, batch_id=batch_id))
+    entry.check()
+    return entry
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)

@@ -74,8 +74,8 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
     :param immutable_for: lock the backup by S3 Object Lock: nobody can delete it for so long, a ``timedelta`` or text such as
         ``"30d"``; ``None``: it is not locked. Also the one that is returned because an attempt before took it, or nothing was
         committed since. (templated)
-    :param new_life: the checkpoint continues the stream of this name under another query id or at another place, as after it was
-        deleted or moved; refused otherwise. Changes by this package need no word. (templated)
+    :param new_life: the checkpoint continues the stream of this name under another query id, at another place or with fewer
+        stateful operators, as after it was deleted or moved; refused otherwise. Changes by this package need no word. (templated)
     :param create: make the repository if its place is empty. Without it, a place that holds no repository is refused: it may be
         mistyped, or not mounted. (templated)
     :param workers: files copied at the same time.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from airflow_ckpt_provider.checkpoint.commits import CommitEntry
 from airflow_ckpt_provider.checkpoint.doctor import kinds
 from airflow_ckpt_provider.checkpoint.doctor.examination import Examination
 from airflow_ckpt_provider.checkpoint.findings import Finding, FindingKind, Severity
@@ -49,9 +50,9 @@ def state(seen: Examination) -> Iterator[Finding]:
     base, entry = seen.base, seen.newest
     if base is None or entry is None:
         return
-    ids = seen.commits[base].state_ids if base in seen.commits else {}
+    commit = seen.commits.get(base)
     operators = seen.tree.numbered_directories(STATE)
-    expected = set(ids) | set(range(max(operators, default=-1) + 1))
+    expected = {*(commit.state_ids if commit else ()), *range(max(operators, default=-1) + 1)}
     for operator in sorted(expected - set(operators)):
         yield Finding(
             kinds.STATE_PARTITION_MISSING,
@@ -62,11 +63,11 @@ def state(seen: Examination) -> Iterator[Finding]:
     # The settings of the batch that wrote the state; those of the next one may belong to a repartition.
     settings = seen.offsets.get(base, entry)
     for operator in operators:
-        yield from _operator(seen, operator, settings, base, ids.get(operator))
+        yield from _operator(seen, operator, settings, base, commit)
 
 
 def _operator(
-    seen: Examination, operator: int, entry: OffsetEntry, base: int, ids: list[list[str]] | None
+    seen: Examination, operator: int, entry: OffsetEntry, base: int, commit: CommitEntry | None
 ) -> Iterator[Finding]:
     missing, lost, bad, checksums = _Grouped(), _Grouped(), _Grouped(), _Grouped()
     tree = seen.tree
@@ -76,12 +77,13 @@ def _operator(
                 yield _not_needed(path, message, base)
             else:
                 lost.add(path, message)
+        ids = commit.state_ids.get(operator) if commit else None
         in_partitions = partitions(tree, operator, logged=len(ids) if ids else entry.state_partitions)
         names = stores(tree, operator, in_partitions) or (DEFAULT_STORE,)
         for partition in in_partitions:
             for index, name in enumerate(names):
                 directory = store_directory(operator, partition, name)
-                unique_id = ids[partition][index] if ids else None
+                unique_id = commit.state_id(operator, partition, index) if commit else None
                 if unique_id is None and _is_format_2(seen, directory):
                     continue  # ids unknown: the commit that has them is gone, which is a finding of its own
                 if not state_files(directory, tree.files(directory)).newest:

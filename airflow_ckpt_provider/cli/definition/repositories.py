@@ -76,7 +76,8 @@ VERBS = (
             ),
             Option(
                 ("--new-life",),
-                "CHECKPOINT continues the stream of this name under another query id or at another place",
+                "CHECKPOINT continues the stream of this name under another query id, at another place or "
+                "with fewer stateful operators",
                 FLAG,
             ),
             KAFKA_CONFIG,

@@ -20,6 +20,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import (
     BackupRunningError,
     CkptError,
+    MissingFileError,
     NotACheckpointError,
     RefusedError,
     RepositoryError,
@@ -259,6 +260,19 @@ class TestRefusals:
         self.refused(
             place, NotACheckpointError, f"{place / 'orders'} has no committed batch yet: there is nothing to restore"
         )
+
+    def test_an_operator_that_lost_its_state(self, place: Location) -> None:
+        """It was a backup like any other, without the state."""
+        first = back_up(place, stream())
+        for path in [p for p in (place / "orders").walk("") if p.startswith("state/")]:
+            (place / "orders").delete(path)
+        with pytest.raises(MissingFileError) as error:
+            back_up(place)
+        assert error.value.message == (
+            f"state/0 is missing, which backup {first.backup_id} of orders has: operator 0 has no state at all"
+        )
+        assert back_up(place, new_life=True).manifest.facts["operators"] == []
+        assert back_up(place).manifest.facts["operators"] == []
 
     @pytest.mark.parametrize("data", [b"", b"v1", b"v1\n{", b"\xff"])
     def test_an_unreadable_newest_entry(self, place: Location, data: bytes) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import Closure
+from airflow_ckpt_provider.checkpoint.commits import parse_commit
 from airflow_ckpt_provider.checkpoint.operators import JOIN_STORES
 from airflow_ckpt_provider.checkpoint.state_files import StateVersion
 from airflow_ckpt_provider.errors import MissingFileError, RefusedError, UnreadableLogError
@@ -208,6 +209,31 @@ def tws(schema: str = "0_f2e361a0") -> Files:
         f"state/0/_stateSchema/default/{schema}b": b"t",
         "state/0/_stateSchema/default/stray": b"u",
     }
+
+
+@pytest.mark.parametrize("gone", ["state/0", "state/1", "state"])
+def test_an_operator_that_lost_its_state(place: Location, gone: str) -> None:
+    """It was a closure without the operator, though the commit names the ids of its state."""
+    one = join(True)
+    commits = {
+        path: commit_log(ids={operator: parse_commit(data, batch_id=0).state_ids[0] for operator in ("0", "1")})
+        for path, data in one.items()
+        if path.startswith("commits/")
+    }
+    two = one | commits | {p.replace("state/0/", "state/1/"): d for p, d in one.items() if p.startswith("state/")}
+    assert {store.operator for store in closure_of(place, two, 1).stores} == {0, 1}
+    with pytest.raises(MissingFileError) as error:
+        closure_of(place / "torn", {p: d for p, d in two.items() if not p.startswith(f"{gone}/")}, 1)
+    first = "state/1" if gone == "state/1" else "state/0"
+    assert error.value.message == f"{first} is missing: operator {first[-1]} has no state at all"
+
+
+def test_an_operator_between_others_that_lost_its_state(place: Location) -> None:
+    files = hdfs_aggregation(4)
+    moved = {p.replace("state/0/", "state/1/"): d for p, d in files.items()}
+    with pytest.raises(MissingFileError) as error:
+        closure_of(place, moved, 4)
+    assert error.value.message == "state/0 is missing: operator 0 has no state at all"
 
 
 def test_transform_with_state_has_schemas_of_its_own(place: Location) -> None:

@@ -38,6 +38,18 @@ def test_v3_keeps_the_sinks_and_whatever_else_is_there() -> None:
     assert parse(commit_log(version=3, sinkMetadataMap=SINKS)).state_ids == {}
 
 
+def test_the_id_of_a_store() -> None:
+    entry = parse(commit_log(ids=IDS))
+    assert (entry.state_id(0, 1, 0), entry.state_id(1, 0, 0)) == (IDS["0"][1][0], None)
+    for partition, store in ((2, 0), (1, 1)):
+        with pytest.raises(UnreadableLogError) as error:
+            entry.state_id(0, partition, store)
+        assert error.value.message == (
+            "commits/3: the commit holds what Spark would not write "
+            f"(stateUniqueIds has no id for store {store} of partition {partition} of operator 0)"
+        )
+
+
 @pytest.mark.parametrize("data", [b"v1", b"v1\n", b"v1\n{}"])
 def test_the_json_may_be_absent(data: bytes) -> None:
     entry = parse(data)
@@ -51,6 +63,19 @@ def test_the_json_may_be_absent(data: bytes) -> None:
         (b"v4\n{}", "commits/3: log version v4 is not known here (newest known: v3)"),
         (b"v1\n[]", "commits/3: expected a JSON object, found '[]'"),
         (b'v1\n{"nextB', "commits/3: the JSON is broken or cut off (Unterminated string starting at at character 1)"),
+        *(
+            (b"v2\n" + content, f"commits/3: the commit holds what Spark would not write ({what})")
+            for content, what in (
+                (b'{"nextBatchWatermarkMs":null}', "nextBatchWatermarkMs is None"),
+                (b'{"nextBatchWatermarkMs":"1"}', "nextBatchWatermarkMs is '1'"),
+                (b'{"nextBatchWatermarkMs":true}', "nextBatchWatermarkMs is True"),
+                (b'{"stateUniqueIds":[1]}', "stateUniqueIds is [1]"),
+                (b'{"stateUniqueIds":{"a":[["x"]]}}', "stateUniqueIds is {'a': [['x']]}"),
+                (b'{"stateUniqueIds":{"0":5}}', "stateUniqueIds is {'0': 5}"),
+                (b'{"stateUniqueIds":{"0":["x"]}}', "stateUniqueIds is {'0': ['x']}"),
+                (b'{"stateUniqueIds":{"0":[[1]]}}', "stateUniqueIds is {'0': [[1]]}"),
+            )
+        ),
     ],
 )
 def test_unreadable(data: bytes, message: str) -> None:
