@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+from uuid import uuid4
 
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, WorkspaceError
 from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
@@ -104,11 +105,9 @@ def _run(conn_id: str, job: DatabricksJob, action: str) -> Wait:
     hook = _workspace(conn_id)
     # A retry of a start finds the run of the attempt before: two queries must not run on one checkpoint.
     there = _runs(hook, job.job_id, active=True) if action == "start" else []
-    run_id = (
-        there[0]["run_id"]
-        if there
-        else hook.run_now({"job_id": int(job.job_id), "job_parameters": dict(job.parameters)})
-    )
+    # The hook repeats a request whose answer was lost; with the same token the workspace runs the job once.
+    body = {"job_id": int(job.job_id), "job_parameters": dict(job.parameters), "idempotency_token": uuid4().hex}
+    run_id = there[0]["run_id"] if there else hook.run_now(body)
     what = f"run {run_id} of job {job.job_id} to start"
     return Wait(what, "run_started", conn_id, {"job_id": job.job_id, "run_id": run_id})
 

@@ -42,7 +42,7 @@ class Act(Protocol):
 def act(deferrable: bool) -> Act:
     def acted(job: Any, action: str, *, timeout: float = 60.0, **more: Any) -> Task:
         way: Any = {"databricks_job": {"job_id": job.job_id} | more}
-        stream = Stream("orders", checkpoint="/orders", stop=way, start=way)
+        stream = Stream("orders", checkpoint="/orders", stop=way, start=way, deploy=way)
         how: dict[str, Any] = {"deferrable": deferrable, "poll_interval": 0.01, "timeout": timeout}
         task = Task(lambda: StreamActionOperator(task_id="t", stream=stream, action=action, **how))
         assert task.attempt() == {"stream": "orders", "action": action, "way": "databricks_job"}
@@ -69,6 +69,19 @@ def test_a_start_that_is_repeated_starts_no_second_run(workspace: FakeWorkspace,
     act(job, "start")
     act(job, "start")
     assert runs(workspace, job, active=False) == 1
+
+
+@pytest.mark.parametrize("action", ["start", "deploy"])
+@pytest.mark.parametrize("fault", [{"status": 503}, {"cut": True}], ids=str)
+def test_a_job_runs_once_though_the_answer_was_lost(
+    workspace: FakeWorkspace, job: Any, act: Act, action: str, fault: dict[str, Any]
+) -> None:
+    """The hook sends the request again: two queries ran on one checkpoint."""
+    workspace.fault("POST", "run-now$", took_effect=True, **fault)
+    act(job, action)
+    sent = [request.body for request in workspace.requests if request.path.endswith("run-now")]
+    assert (len(sent), runs(workspace, job, active=False)) == (2, 1)
+    assert sent[0] == sent[1]
 
 
 @pytest.fixture
