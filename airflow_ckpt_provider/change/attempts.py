@@ -13,7 +13,6 @@ Of all of them only the newest may write: :mod:`~airflow_ckpt_provider.change.fe
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -36,6 +35,8 @@ ALIVE, END, WRITTEN = ".alive.json", ".end.json", ".written.json"
 LEASE_VARIABLE = "AIRFLOW_CKPT_LEASE_SECONDS"
 #: Clocks of two hosts run at speeds that differ by far less than this.
 _DRIFT = 1.1
+#: No lease and no request lasts longer than a day, seconds: whatever says so was forged.
+_LONGEST = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +65,16 @@ class LeaseTerms:
             return cls.of(float(text), float(text))
         except ValueError:
             raise RefusedError(
-                f"{LEASE_VARIABLE} is {text!r}", hint="give a number of seconds above 0, or unset it"
+                f"{LEASE_VARIABLE} is {text!r}", hint="give a number of seconds above 0 and up to a day, or unset it"
             ) from None
 
     @classmethod
     def of(cls, lease: float, request_timeout: float) -> LeaseTerms:
         """Terms that somebody has written down.
 
-        :raises ValueError: nobody can wait for that long.
+        :raises ValueError: nobody waits for that long: more than a day.
         """
-        if not (0 < lease < math.inf and 0 < request_timeout < math.inf):
+        if not (0 < lease <= _LONGEST and 0 < request_timeout <= _LONGEST):
             raise ValueError(f"a lease of {lease} s, requests of {request_timeout} s")
         return cls(lease, request_timeout)
 

@@ -296,7 +296,7 @@ class ChainRestoreOperator(JointOperator):
     .. seealso:: :doc:`/howto/application`
 
     :param set_id: id of the set, or ``"latest"``: the newest one of these streams that is whole. Where a plan is applied later,
-        give the id that the plan named. (templated)
+        give the id that the plan named; with ``stop_running`` and ``fingerprint`` anything else is refused. (templated)
     :param replace: replace the checkpoints that are there; what differs is set aside before. (templated)
     """
 
@@ -322,10 +322,17 @@ class ChainRestoreOperator(JointOperator):
                 return done
             shown: dict[str, Any] = {}
             how = self._together(context, shown)
-            if how["stop_running"]:
-                how["fingerprint"] = (
-                    None  # the queries that are stopped have moved the targets since the plan was shown
+            if how["stop_running"] and how["fingerprint"]:
+                if asked["set_id"] == LATEST_SET:
+                    raise RefusedError(
+                        f"set_id is {LATEST_SET}, and a newer set than the approved one may have been made since; with "
+                        "stop_running a fingerprint does not show that, as running queries change what is replaced",
+                        hint="give the set_id that the approved plan names",
+                    )
+                self.log.info(
+                    "The fingerprint is not compared: the queries change what is replaced until they are stopped."
                 )
+                how["fingerprint"] = None
             made, outcome = restore_set(streams, repository, **asked, **how)
         for part in made.parts:
             self.log.info("%s holds batch %d of backup %s", part.target, part.batch_id, part.backup_id)

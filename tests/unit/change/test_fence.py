@@ -22,6 +22,7 @@ from airflow_ckpt_provider.change.attempts import (
     LeaseTerms,
     attempts_place,
     newest_attempt,
+    was_changed_since,
 )
 from airflow_ckpt_provider.change.fence import Fence
 from airflow_ckpt_provider.errors import ChangeRunningError, LeaseLostError, StorageError
@@ -115,6 +116,18 @@ class TestNumbers:
         seen = newest_attempt(place)
         assert seen is not None
         assert (seen.number, seen.plan_id, seen.terms) == (7, "unknown", LeaseTerms())
+
+    def test_a_lease_that_nobody_waits_for_is_of_nobody(self, orders: Location, repository: Repository) -> None:
+        """A change that was refused ended with an OverflowError, and the next one waited for thousands of years."""
+        place = attempts_place(repository, orders)
+        with attempt_at(orders, repository):
+            document = json.loads(place.read("000001.json"))
+        for number, name in enumerate(("lease", "request_timeout"), 2):
+            place.create(f"{number:06d}.json", json.dumps({**document, name: 1e12}).encode())
+            seen = newest_attempt(place)
+            assert seen is not None
+            assert (seen.number, seen.plan_id, seen.terms) == (number, "unknown", LeaseTerms())
+        assert was_changed_since(repository, orders, Clocks(), but_in="")
 
     def test_the_environment_sets_the_terms(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(LEASE_VARIABLE, raising=False)

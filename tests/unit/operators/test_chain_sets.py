@@ -58,6 +58,20 @@ def test_there_again_and_back(application: Application, run: Run) -> None:
     assert newest(application) == {name: batch + 2 for name, batch in NEWEST.items()}
 
 
+def test_an_approved_set_is_named_where_the_queries_are_stopped(application: Application, run: Run) -> None:
+    """The fingerprint was left out: a set that was made since the approval was restored."""
+    backup(application).execute(run("backup"))
+    application.go_on()
+    shown = restore(application, stop_running=True).execute(run("plan"))["plan"]
+    backup(application).execute(run("backup", run_id="manual__2"))
+    application.go_on()
+    how = {"mode": "apply", "fingerprint": shown["fingerprint"], "stop_running": True}
+    with pytest.raises(AirflowFailException, match="give the set_id that the approved plan names"):
+        restore(application, **how).execute(run("restore"))
+    done = restore(application, **how, set_id=shown["set_id"]).execute(run("restore"))
+    assert (done["plan"]["set_id"], newest(application)) == (shown["set_id"], NEWEST)
+
+
 def test_a_retry_takes_what_is_missing(application: Application, run: Run) -> None:
     """The worker was lost between the two backups; the second attempt finds the set by its run."""
     first = backup(application).execute(run("backup"))
