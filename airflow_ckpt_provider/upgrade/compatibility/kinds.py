@@ -258,7 +258,8 @@ OUTPUT_MODE = ChangeKind(
 PLAN_CHANGED = ChangeKind(
     "PLAN-CHANGED",
     Effect.UNNOTICED,
-    "A stateful part of the plan differs from that of the old code: type of a join, condition, watermark, time-out, aggregate.",
+    "A stateful part of the plan differs from that of the old code, or is at another place: type of a join, condition, "
+    "watermark, time-out, aggregate.",
     "does not keep it in the checkpoint and does not look: old state is used by new rules",
     _REHEARSE,
 )
@@ -266,7 +267,8 @@ PLAN_CHANGED = ChangeKind(
 PLAN_UNKNOWN = ChangeKind(
     "PLAN-UNKNOWN",
     Effect.UNKNOWN,
-    "The stateful parts of the plan cannot be compared: a checkpoint does not hold windows, conditions, watermarks, output mode.",
+    "The stateful parts of the plan cannot be compared: a checkpoint does not hold windows, conditions, watermarks, output "
+    "mode, and the old code was not described, or the description is of another query.",
     "does not look: old state is used by new rules where they differ",
     "give the description of the old code too (`--old`, `old_description`), or rehearse it with the old code",
 )

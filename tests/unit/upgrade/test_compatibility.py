@@ -307,6 +307,25 @@ def test_the_old_description_shows_what_no_checkpoint_holds(opened: Open):
     assert "`Join Inner, (id = id)` before, `Join LeftOuter, (id = id)` now" in [c.message for c in found.changes]
 
 
+@pytest.mark.parametrize(("before", "now"), [("ab", "ba"), ("aab", "abb"), ("a", "aa"), ("abb", "bab")])
+def test_parts_of_the_plan_that_change_places_or_numbers(opened: Open, before: str, now: str):
+    """Such as the two watermarks of a join: each of them belongs to one input."""
+    checkpoint, description = opened("hdfs_ssjoin")
+    old, new = (replace(description, plan=tuple(f"EventTimeWatermark {c}" for c in plan)) for plan in (before, now))
+    found = compare_with_old(checkpoint, new, before=old)
+    assert (codes(found), found.verdict) == (["PLAN-CHANGED"], Verdict.UNKNOWN)
+
+
+@pytest.mark.parametrize("other", ["hdfs_two_operators", "file_to_file", "hdfs_agg"])
+def test_an_old_description_of_another_query_shows_nothing(opened: Open, other: str):
+    checkpoint, description = opened("hdfs_ssjoin")
+    found = compare_with_old(checkpoint, description, before=opened(other)[1])
+    assert (codes(found), found.verdict) == (["PLAN-UNKNOWN"], Verdict.UNKNOWN)
+    assert (
+        "not shown to be of the query that wrote the checkpoint: SOURCES-COUNT at sources" in found.changes[0].message
+    )
+
+
 @pytest.mark.parametrize("old", ["none", "without a plan"])
 def test_without_the_old_description_code_with_state_is_never_safe(opened: Open, old: str):
     checkpoint, description = opened("hdfs_ssjoin")
