@@ -12,13 +12,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.stream_names import newest_readable
+from airflow_ckpt_provider.backup.streams import is_place
+from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.change.sealing import check_sealable, put_seal, seal, sealed_by_another, unseal
 from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.poll import list_logs
 from airflow_ckpt_provider.checkpoint.seal import Seal
-from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.upgrade.record import Event, Upgrade, begin_upgrade, newest_upgrade, note, upgrade_of
+from airflow_ckpt_provider.errors import RefusedError, RepositoryError
+from airflow_ckpt_provider.upgrade.record import (
+    Event,
+    Upgrade,
+    begin_upgrade,
+    being_upgraded,
+    end_upgrade,
+    is_needed,
+    newest_upgrade,
+    note,
+    streams_upgraded,
+    upgrade_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +49,8 @@ def begin(checkpoint: Checkpoint, repository: Repository, name: str, upgrade_id:
     :param upgrade_id: the run that performs it.
     :param facts: what is known at its beginning.
     :raises SealedError: somebody has sealed the checkpoint, and is at work there.
-    :raises RefusedError: another run upgrades the stream, or its query runs in continuous mode, which no seal stops.
+    :raises RefusedError: another run upgrades the stream, under this name or another one; or its query runs in continuous
+        mode, which no seal stops.
     """
     before = newest_upgrade(repository, name)
     progress = checkpoint.progress()
@@ -44,7 +59,45 @@ def begin(checkpoint: Checkpoint, repository: Repository, name: str, upgrade_id:
     own = before.plan_ids if before and before.is_open and before.upgrade_id == upgrade_id else ()
     if mark and mark.plan_id not in own:
         raise sealed_by_another(checkpoint.location.uri, mark)
-    return begin_upgrade(repository, name, upgrade_id, **facts)
+    _refuse_under_another_name(checkpoint, repository, name)
+    upgrade = begin_upgrade(repository, name, upgrade_id, checkpoint=checkpoint.location.uri, **facts)
+    try:
+        # The other one may have begun since: then at least one of the two finds the other here.
+        _refuse_under_another_name(checkpoint, repository, name)
+    except RefusedError:
+        if not is_needed(upgrade):
+            why = "the checkpoint is being upgraded under another name"
+            end_upgrade(repository, upgrade, kind="untouched", made_by=upgrade_id, reason=why)
+        raise
+    return upgrade
+
+
+def _refuse_under_another_name(checkpoint: Checkpoint, repository: Repository, name: str) -> None:
+    """See that no upgrade of the same checkpoint is open under another name: the record of a name is its lock."""
+
+    def is_here(place: str | None) -> bool | None:
+        return None if place is None else is_place(checkpoint.location, place)
+
+    def backed_up(other: str) -> str | None:
+        newest = newest_readable(repository, other)
+        return newest.checkpoint if newest else None
+
+    def open_here(other: str) -> Upgrade | None:
+        try:
+            found = newest_upgrade(repository, other)
+        except RepositoryError:
+            if is_here(backed_up(other)) is False:
+                return None
+            raise
+        if found is None or not found.is_open:
+            return None
+        # The note of an older release does not name the checkpoint.
+        return found if is_here(found.fact(Event.BEGUN, "checkpoint") or backed_up(other)) else None
+
+    others = [other for other in streams_upgraded(repository) if other != name]
+    for found in in_parallel(open_here, others):
+        if found is not None:
+            raise being_upgraded(repository, found, f"{checkpoint.location}, under the name {found.name},")
 
 
 def fence(checkpoint: Checkpoint, repository: Repository, upgrade: Upgrade, *, made_by: str = "") -> Seal:

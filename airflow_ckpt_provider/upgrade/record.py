@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -120,11 +121,7 @@ def begin_upgrade(repository: Repository, name: str, upgrade_id: str, **facts: A
         newest = newest_upgrade(repository, name)
         if newest and newest.is_open:
             if newest.upgrade_id != upgrade_id:
-                raise RefusedError(
-                    f"{name} is being upgraded by {newest.upgrade_id}, since {shown_time(newest.events[Event.BEGUN]['at'])}",
-                    hint="let that run end, or clear it; where it was deleted: "
-                    f"`{command('upgrade', repository.location, '--name', name, '--end', '--reason')} …`",
-                )
+                raise being_upgraded(repository, newest, name)
             return newest
         number = newest.number if newest else 0
         if _write(repository, name, number + 1, Event.BEGUN, upgrade_id, facts):
@@ -133,33 +130,82 @@ def begin_upgrade(repository: Repository, name: str, upgrade_id: str, **facts: A
                 return found
 
 
+def being_upgraded(repository: Repository, upgrade: Upgrade, what: str) -> RefusedError:
+    """Say who upgrades a stream.
+
+    :param upgrade: the open one.
+    :param what: what it upgrades, in words.
+    """
+    return RefusedError(
+        f"{what} is being upgraded by {upgrade.upgrade_id}, since {shown_time(upgrade.events[Event.BEGUN]['at'])}",
+        hint="let that run end, or clear it; where it was deleted: "
+        f"`{command('upgrade', repository.location, '--name', upgrade.name, '--end', '--reason')} …`",
+    )
+
+
 def newest_upgrade(repository: Repository, name: str) -> Upgrade | None:
     """The newest upgrade of a stream, ended or not; ``None`` where there was none.
 
-    :raises RepositoryError: one of its notes cannot be read.
+    :raises RepositoryError: one of its notes is missing or cannot be read, or is of another upgrade.
     """
+    # A listing is no snapshot: it may have a note, and lack one that was written just before.
+    with suppress(_MissingNoteError):
+        return _newest(repository, name)
+    return _newest(repository, name)
+
+
+class _MissingNoteError(RepositoryError):
+    """The notes of an upgrade are not all of its notes."""
+
+
+def _newest(repository: Repository, name: str) -> Upgrade | None:
     paths = sorted(repository.whole_files(f"{_UPGRADES}/{checked_name(name)}"), reverse=True)
     events: dict[Event, Mapping[str, Any]] = {}
-    for path in paths:
+    newest, whose = 0, ""
+    for i, path in enumerate(paths):
         try:
+            number = int(path.rpartition("/")[2].removesuffix(".json"))
             value = load_json(repository.location.read_document(path))
             event, upgrade_id = Event(value.pop("event")), str(value["upgrade"])
-            newest = int(paths[0].rpartition("/")[2].removesuffix(".json"))
             if not isinstance(value["at"], str):
                 raise ValueError(f"its time is {value['at']!r}")
-            events.setdefault(event, value)
         except (ValueError, KeyError, TypeError, AttributeError) as e:
+            raise RepositoryError(f"{path} cannot be read: {e}", hint=_to_repair(path, "of an upgrade")) from e
+        if i == 0:
+            newest, whose = number, upgrade_id
+        expected = f"{_UPGRADES}/{name}/{newest - i:06d}.json"
+        of = f"of the upgrade of {name} by {whose}"
+        if number != newest - i:
+            raise _MissingNoteError(f"{expected} is missing", hint=_to_repair(expected, of))
+        if upgrade_id != whose:
             raise RepositoryError(
-                f"{path} cannot be read: {e}", hint="it is a note of an upgrade; delete or fix it by hand"
-            ) from e
+                f"{path} is a note of {upgrade_id}, in the middle of the upgrade of {name} by {whose}",
+                hint=_to_repair(path, of),
+            )
+        events.setdefault(event, value)
         if event is Event.BEGUN:
-            return Upgrade(name, upgrade_id, newest, events)
+            return Upgrade(name, whose, newest, events)
+    if paths:
+        missing = f"{_UPGRADES}/{name}/{newest - len(paths):06d}.json"
+        raise _MissingNoteError(
+            f"{missing} is missing: no note says that {whose} has begun",
+            hint=_to_repair(missing, f"of the upgrade of {name} by {whose}"),
+        )
     return None
+
+
+def _to_repair(path: str, of: str) -> str:
+    """How a record becomes whole again. Nobody may take the stream until then: what the note said is not known."""
+    return (
+        f"it is a note {of}: put it back from a version of the store or from a copy of the repository. If there is none: stop "
+        f"the run, put code and checkpoint in order by hand (`{command('status')} …` shows a seal), then move the notes of that "
+        f"upgrade out of {path.rpartition('/')[0]}"
+    )
 
 
 def streams_upgraded(repository: Repository) -> tuple[str, ...]:
     """Names of the streams that have had an upgrade."""
-    return repository.location.list(_UPGRADES).directories
+    return repository.names_in(_UPGRADES)
 
 
 def upgrade_of(repository: Repository, name: str, upgrade_id: str) -> Upgrade:

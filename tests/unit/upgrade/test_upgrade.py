@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -168,6 +168,29 @@ class TestTheRecord:
         with pytest.raises(RepositoryError, match=r"upgrades/orders/000001\.json cannot be read"):
             begun(kept)
 
+    @pytest.mark.parametrize("missing", [1, 3, 4])
+    def test_a_note_that_is_missing(self, kept: Repository, missing: int) -> None:
+        """Nobody takes the stream, and no step of an earlier upgrade counts for this one."""
+        note(kept, begun(kept), Event.ENDED)
+        upgrade = note(kept, begun(kept, "other/run"), Event.STOPPING)
+        note(kept, upgrade, Event.SEALED, plan_id="a")
+        if missing == 1:  # nothing is left of the first upgrade, nor of the beginning of the second
+            for number in (2, 3):
+                kept.location.delete(f"upgrades/orders/{number:06d}.json")
+        kept.location.delete(f"upgrades/orders/{missing:06d}.json")
+        with pytest.raises(
+            RepositoryError, match=rf"upgrades/orders/00000{max(missing, 3)}\.json is missing"
+        ) as refused:
+            begun(kept, "third/run")
+        assert "of the upgrade of orders by other/run: put it back" in (refused.value.hint or "")
+
+    def test_a_note_of_another_upgrade(self, kept: Repository) -> None:
+        begun(kept)
+        stranger = b'{"event": "kept", "upgrade": "other/run", "at": "2026-01-01T00:00:00+00:00"}'
+        kept.location.create("upgrades/orders/000002.json", stranger)
+        with pytest.raises(RepositoryError, match=r"000001\.json is a note of upgrade_orders/run 1, in the middle"):
+            begun(kept)
+
     def test_what_has_ended_is_not_gone_on_with(self, kept: Repository) -> None:
         note(kept, begun(kept), Event.ENDED)
         with pytest.raises(RefusedError, match="has no upgrade of orders under way: it has ended"):
@@ -208,6 +231,51 @@ class TestTheBeginning:
         checkpoint = Checkpoint.at(orders)
         fence(checkpoint, kept, begin(checkpoint, kept, "orders", RUN))
         assert begin(checkpoint, kept, "orders", RUN).has(Event.SEALED)
+
+    def test_one_checkpoint_has_one_upgrade_under_whatever_name(self, orders: Location, kept: Repository) -> None:
+        first = begin(Checkpoint.at(orders), kept, "orders", RUN)
+        with pytest.raises(
+            RefusedError, match=r"orders, under the name orders, is being upgraded by upgrade_orders/run 1"
+        ):
+            begin(Checkpoint.at(orders), kept, "orders_eu", "other/run")
+        assert newest_upgrade(kept, "orders_eu") is None
+        end_upgrade(kept, first, kind="kept", made_by="", reason="")
+        begin(Checkpoint.at(orders), kept, "orders_eu", "other/run")
+
+    def test_under_two_names_at_one_moment(self, orders: Location, kept: Repository) -> None:
+        """Both have seen that nobody upgrades; the other one writes first, and this one is as if it had not begun."""
+
+        def meddle(operation: str, path: str) -> None:
+            if operation == "create" and "upgrades/orders_eu/" in path and newest_upgrade(kept, "orders") is None:
+                begin(Checkpoint.at(orders), kept, "orders", RUN)
+
+        slow, _ = watched(kept.location, meddle)
+        with pytest.raises(RefusedError, match="under the name orders, is being upgraded"):
+            begin(Checkpoint.at(orders), Repository.open(slow), "orders_eu", "other/run")
+        later = newest_upgrade(kept, "orders_eu")
+        assert later
+        assert later.fact(Event.ENDED, "kind") == "untouched"
+        assert upgrade_of(kept, "orders", RUN).is_open
+
+    @pytest.mark.parametrize("is_open", [True, False])
+    def test_an_open_one_of_an_older_release_under_another_name(
+        self, orders: Location, kept: Repository, is_open: bool
+    ) -> None:
+        """It did not note its checkpoint; its backups have it."""
+        create_backup(Checkpoint.at(orders), kept, name="orders")
+        upgrade = begun(kept)
+        if not is_open:
+            note(kept, upgrade, Event.ENDED)
+        with pytest.raises(RefusedError, match="under the name orders") if is_open else nullcontext():
+            begin(Checkpoint.at(orders), kept, "orders_eu", "other/run")
+
+    def test_a_damaged_record_of_another_stream(self, orders: Location, kept: Repository, place: Location) -> None:
+        """It is in the way where it may be of this checkpoint."""
+        kept.location.create("upgrades/other/000001.json", b"{")
+        with pytest.raises(RepositoryError, match=r"upgrades/other/000001\.json cannot be read"):
+            begin(Checkpoint.at(orders), kept, "orders", RUN)
+        create_backup(Checkpoint.at(plant(place / "other", stream(1))), kept, name="other")
+        assert begin(Checkpoint.at(orders), kept, "orders", RUN).is_open
 
 
 def test_the_page_has_all_that_is_known() -> None:
