@@ -4,7 +4,7 @@ Fill in the form, read the plan, approve. Until the task `stop` nothing is chang
 undone. From there to `start` the checkpoint is sealed: no cluster manager and no colleague starts the stream. Whatever fails or
 is skipped from then on is rolled back: the new code is stopped, checkpoint, state and table become what they were, the old
 code runs again, and the run is a failed one whose task `report` says what happened. Every task can be cleared, and the run
-continues from there.
+continues from there, forward or, once `take_back` has run, back.
 
 What is done to your stream is yours: put the commands into the environment of Airflow, or replace the tasks by your own
 (spark-submit, Kubernetes, Databricks jobs). They find what was entered as the version in `$VERSION`, and may be run again.

@@ -249,6 +249,9 @@ class UpgradePlanOperator(UpgradeOperator):
 class UpgradeKeepOperator(UpgradeOperator):
     """The new code is healthy: the upgrade cannot be rolled back by this run any more.
 
+    Fails, without retries, where the new code was never let start, the checkpoint carries a seal of this upgrade, or the way back
+    has begun.
+
     The result: ``downtime`` (seconds from the last commit of the old code to the first of the new), ``backup_id`` (of the drained
     checkpoint).
 

@@ -63,6 +63,8 @@ class UpgradeSealOperator(UpgradeOperator):
 class UpgradeReleaseOperator(UpgradeOperator):
     """Let the new code start: from here on a failure puts back the backup of the drained checkpoint.
 
+    Fails, without retries, where the checkpoint has lost its seal, or the way back has begun.
+
     The result: ``baseline`` for the health gate, ``batch_id`` and ``backup_id``.
 
     .. code-block:: python
@@ -116,6 +118,8 @@ class UpgradeReleaseOperator(UpgradeOperator):
 class UpgradeGateOperator(UpgradeOperator):
     """Decide, whatever happened before, whether there is anything to put back; skips what follows where there is nothing.
 
+    Where there is, the new code is neither let start nor kept by this run from here on.
+
     The record of the upgrade decides, not the states of tasks: a task may have failed, been skipped or been marked.
 
     .. code-block:: python
@@ -131,11 +135,11 @@ class UpgradeGateOperator(UpgradeOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what has been done so far."""
         from airflow_ckpt_provider.upgrade.record import Event
-        from airflow_ckpt_provider.upgrade.together import has_to_go_back
+        from airflow_ckpt_provider.upgrade.together import decide_to_go_back
 
         with no_retry_when_refused():
             members = [step._member for step in self._steps().values()]
-            found = has_to_go_back(members, upgrade_id(context))
+            found = decide_to_go_back(members, upgrade_id(context))
         if not found:
             raise AirflowSkipException("nothing was changed: there is nothing to undo")
         return {
@@ -146,6 +150,9 @@ class UpgradeGateOperator(UpgradeOperator):
 
 class UpgradeRestoreOperator(UpgradeSinkOperator):
     """Put checkpoint and sink back to the drained batch, and let the old code start.
+
+    Where the new code was never let start, and nobody has continued the checkpoint since it was drained, nothing is changed.
+    Where that is not known, and there is no backup of the drained checkpoint, it is refused.
 
     A retry resumes where the previous attempt was stopped. If it is refused, nothing was changed, and the checkpoint stays
     sealed. What was accepted when the upgrade began counts here too. The result: ``restored``, ``batch_id``, ``plan`` (of the

@@ -145,9 +145,9 @@ def safe_upgrade(
     checkpoint is sealed: no cluster manager, retry or colleague starts either version, and a stream that its own stop did not
     stop ends at its batch boundary. Whatever fails, is skipped or times out from then on is rolled back: the new code is
     stopped, checkpoint, state and sink become what they were, the old code is put in place and started, and the task ``report``
-    fails with what happened. Every task can be cleared: the run continues from there. Where ``stop_new`` fails, the way back
-    waits for silence that proves the stop; once you know that the new code is stopped, mark that task as successful and clear
-    ``restore``.
+    fails with what happened. Every task can be cleared: the run continues from there. Once ``take_back`` has found something to
+    put back, the run neither lets the new code start nor keeps it. Where ``stop_new`` fails, the way back waits for silence that
+    proves the stop; once you know that the new code is stopped, mark that task as successful and clear ``restore``.
 
     With ``streams`` or ``application`` the streams are those of one application: it is stopped and started once, and each stream
     is judged, sealed, drained, backed up and watched by itself. All are let start, kept and put back together.
@@ -399,6 +399,7 @@ def safe_upgrade(
                 kafka_config_id=kafka_config_id,
                 # Cleared after the stream has continued, it takes another one.
                 current=True,
+                # By these the way back finds it, where `release` has not noted it: upgrade/drained.py.
                 tags={"upgrade": "{{ dag.dag_id }}/{{ run_id }}", "drained": "true"},
                 reason="drained, before an upgrade",
             ),

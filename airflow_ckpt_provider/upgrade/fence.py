@@ -21,11 +21,13 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.poll import list_logs
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import RefusedError, RepositoryError
+from airflow_ckpt_provider.upgrade.drained import facts_of_seal
 from airflow_ckpt_provider.upgrade.record import (
     Event,
     Upgrade,
     begin_upgrade,
     being_upgraded,
+    check_step,
     end_upgrade,
     is_needed,
     newest_upgrade,
@@ -106,12 +108,15 @@ def fence(checkpoint: Checkpoint, repository: Repository, upgrade: Upgrade, *, m
     :param checkpoint: the checkpoint; its place may be empty where new code was to start from the beginning.
     :param repository: keeps the upgrade's record.
     :raises SealedError: somebody else has sealed it.
-    :raises RefusedError: meanwhile another attempt has continued the upgrade beyond this step, or it has ended.
+    :raises RefusedError: meanwhile another attempt has continued the upgrade beyond this step, or it has ended; or the new
+        code is kept.
     """
     there = inspect_target(checkpoint.location)
     mark = own_seal(there, upgrade)
     if mark is None:
-        back = upgrade.has(Event.RELEASED)
+        back = upgrade.has(Event.RELEASED) or upgrade.has(Event.GOING_BACK)
+        if back:
+            check_step(upgrade, Event.GOING_BACK)
         reason = f"upgrade {upgrade.upgrade_id}{', rolling back' if back else ''}"
         plan_id = upgrade.plan_id(back=back)
 
@@ -129,7 +134,9 @@ def fence(checkpoint: Checkpoint, repository: Repository, upgrade: Upgrade, *, m
             mark = put_seal(checkpoint.location, 0, plan_id=plan_id, reason=reason, made_by=made_by, wanted=wanted)
         else:
             mark = seal(checkpoint, reason=reason, made_by=made_by, plan_id=plan_id, wanted=wanted)
-    note(repository, upgrade, Event.SEALED, plan_id=mark.plan_id)
+    forward = mark.plan_id == upgrade.plan_id(back=False)
+    facts = facts_of_seal(checkpoint, mark) if forward and not upgrade.has(Event.SEALED) else {}
+    note(repository, upgrade, Event.SEALED, plan_id=mark.plan_id, **facts)
     return mark
 
 
@@ -172,7 +179,7 @@ def release_all(releases: Sequence[Release], *, lift: bool = True) -> list[Upgra
     :param releases: the streams of one application, or one.
     :param lift: lift the seals; not where a new checkpoint is put in place under it first.
     :return: the upgrades with the step.
-    :raises RefusedError: an upgrade was undone already; its seal was lifted, so that somebody may have
+    :raises RefusedError: an upgrade was undone already, or its way back has begun; its seal was lifted, so that somebody may have
         started the stream; the backup is of another batch. No seal was lifted.
     :raises SealedError: somebody else has sealed one.
     """
@@ -187,23 +194,19 @@ def release_all(releases: Sequence[Release], *, lift: bool = True) -> list[Upgra
 
 def _check_release(release: Release) -> Seal | None:
     checkpoint, upgrade = release.checkpoint, release.upgrade
-    if upgrade.has(Event.BACK):
-        raise RefusedError(
-            f"upgrade {upgrade.upgrade_id} was rolled back: the old code runs",
-            hint="clear the run from its first task on, or start a new one",
-        )
+    check_step(upgrade, Event.RELEASED)
     mark = own_seal(inspect_target(checkpoint.location), upgrade)
     if mark is None and not upgrade.has(Event.RELEASED):
         raise RefusedError(
             f"{checkpoint.location} is not sealed any more by upgrade {upgrade.upgrade_id}: the stream may have been started",
-            hint="see who lifted the seal; clear the run from its task `seal` on",
+            hint="see who lifted the seal; the run rolls back, then start a new one",
         )
     manifest = release.repository.manifest(release.backup_id, name=upgrade.name)
     newest = checkpoint.progress().latest_committed
     if manifest.batch_id != newest and not upgrade.has(Event.RELEASED):
         raise RefusedError(
             f"backup {release.backup_id} is of batch {manifest.batch_id}, and {checkpoint.location} is at {newest}",
-            hint="clear the run from its task `final_backup` on",
+            hint="see who has continued the stream; the run rolls back, then start a new one",
         )
     return mark
 

@@ -1,15 +1,15 @@
 """The way back of an upgrade: checkpoint, state and sink become what they were before the new code.
 
-Nothing to do where the new code was never allowed to start: then the old one continues where it stopped. Else
-everything comes from the backup of the drained checkpoint, not from what the new code left of it, and what the new code
-wrote leaves the sink.
+Nothing to do where the new code was never allowed to start, and nobody has continued the checkpoint since it was drained:
+then the old one continues where it stopped. Else everything comes from the backup of the drained checkpoint, not from what the
+new code left of it, and what the new code wrote leaves the sink.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
@@ -20,7 +20,7 @@ from airflow_ckpt_provider.change.risks import RISKS
 from airflow_ckpt_provider.change.sealing import unseal
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import ChangeRunningError, RefusedError
+from airflow_ckpt_provider.errors import ChangeRunningError, RefusedError, command
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
@@ -28,6 +28,7 @@ from airflow_ckpt_provider.recovery.rewind.sink import RollBack
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink, named_sinks
+from airflow_ckpt_provider.upgrade.drained import Drained, drained_of, has_continued
 from airflow_ckpt_provider.upgrade.fence import own_seal
 from airflow_ckpt_provider.upgrade.record import Event, Upgrade, note, note_refusal
 
@@ -40,7 +41,7 @@ _OF_SOURCES = tuple(word for word in RISKS if word.startswith("source_"))
 class WayBack:
     """How an upgrade was rolled back.
 
-    :param restored: the checkpoint was put back; else the new code had never been allowed to start.
+    :param restored: the checkpoint was put back; else the new code had written nothing.
     :param batch_id: the batch after which the old code continues.
     :param plan: the rewind, as plain JSON; ``None`` where nothing had to be changed.
     """
@@ -82,31 +83,47 @@ def go_back_all(
     :param backs: the streams of one application, or one.
     :param accept: what a person has accepted, beside what the records have; see :mod:`~airflow_ckpt_provider.upgrade.way_back`.
     :param rest: how the new code is known to be stopped.
-    :raises RefusedError: one cannot be put back; all checkpoints stay sealed, and the same call again continues.
+    :raises RefusedError: one cannot be put back, or is kept; all checkpoints stay sealed, and the same call again continues.
     :raises SealedError: somebody else has sealed one; nothing was changed.
     """
-    plans = [_judged(back, accept) for back in backs]
+    targets = [drained_of(back.repository, back.upgrade) for back in backs]
+    plans = [_judged(back, target, accept) for back, target in zip(backs, targets, strict=True)]
+    begun = begin_way_back([(back.repository, back.upgrade) for back in backs])
+    backs = [replace(back, upgrade=upgrade) for back, upgrade in zip(backs, begun, strict=True)]
     done = [
         _put_back(back, plan, accept=accept, rest=rest, made_by=made_by) if isinstance(plan, RewindPlan) else plan
         for back, plan in zip(backs, plans, strict=True)
     ]
-    for back, plan in zip(backs, done, strict=True):
-        batch_id = back.upgrade.fact(Event.RELEASED, "batch_id")
-        note(back.repository, back.upgrade, Event.BACK, batch_id=batch_id, plan=plan["plan_id"] if plan else None)
+    noted = []
+    for back, target, plan in zip(backs, targets, done, strict=True):
+        known = target if plan or back.upgrade.has(Event.RELEASED) else None
+        about = {"batch_id": known.batch_id, "backup_id": known.backup_id} if known else {"batch_id": None}
+        plan_id = plan["plan_id"] if plan else None
+        noted.append(note(back.repository, back.upgrade, Event.BACK, **about, plan=plan_id))
     ways = []
-    for back, plan in zip(backs, done, strict=True):
+    for back, upgrade, plan in zip(backs, noted, done, strict=True):
         if left := own_seal(inspect_target(back.checkpoint.location), back.upgrade):
             unseal(back.checkpoint, plan_id=left.plan_id)
-        before = back.upgrade.has(Event.BACK)
-        restored = bool(back.upgrade.fact(Event.BACK, "plan")) if before else plan is not None
-        batch_id = back.upgrade.fact(Event.BACK if before else Event.RELEASED, "batch_id")
-        ways.append(WayBack(restored, batch_id, plan))
+        ways.append(WayBack(bool(upgrade.fact(Event.BACK, "plan")), upgrade.fact(Event.BACK, "batch_id"), plan))
     return ways
 
 
-def _judged(back: Back, accept: Collection[str]) -> RewindPlan | Mapping[str, Any] | None:
+def begin_way_back(upgrades: Sequence[tuple[Repository, Upgrade]]) -> list[Upgrade]:
+    """Note that the way back has begun, of the first stream by name before all others: it decides, as where code is kept.
+
+    :param upgrades: of the streams of one application, or one, each with the repository of its record.
+    :return: the upgrades with the step, in the order given.
+    :raises RefusedError: the new code is kept.
+    """
+    in_order = sorted(upgrades, key=lambda each: each[1].name)
+    noted = {upgrade.name: note(repository, upgrade, Event.GOING_BACK) for repository, upgrade in in_order}
+    return [noted[upgrade.name] for _, upgrade in upgrades]
+
+
+def _judged(back: Back, target: Drained | None, accept: Collection[str]) -> RewindPlan | Mapping[str, Any] | None:
     """What is left to be done to a stream: a rewind; or the one that was carried out, as plain JSON; ``None``: nothing.
 
+    :param target: what the old code left; ``None``: not known.
     :raises RefusedError: it cannot be put back.
     """
     upgrade, location = back.upgrade, back.checkpoint.location
@@ -120,17 +137,20 @@ def _judged(back: Back, accept: Collection[str]) -> RewindPlan | Mapping[str, An
             f"{location} is not sealed any more: the stream may have been started meanwhile",
             hint="clear the run from its task `seal_again` on",
         )
-    if upgrade.fact(Event.RELEASED, "backup_id") is None:
-        return None  # the new code was never allowed to start
+    continued = upgrade.has(Event.RELEASED) or has_continued(back.checkpoint, upgrade, target)
+    if continued is False:
+        return None  # the new code was never allowed to start, and has not
+    if target is None:
+        raise _not_known(back, mark.plan_id, continued=continued)
     plan = plan_rewind(
         back.checkpoint,
-        Specifier("to_batch", str(upgrade.fact(Event.RELEASED, "batch_id"))),
+        Specifier("to_batch", str(target.batch_id)),
         sink=back.sink,
         sink_exit=back.sink_policy,
         repository=back.repository.location,
         name=upgrade.name,
         exact_replay=False,
-        backup=str(upgrade.fact(Event.RELEASED, "backup_id")),
+        backup=target.backup_id,
         seal_id=mark.plan_id,
     )
     log.info("\n%s", plan.to_markdown())
@@ -140,6 +160,25 @@ def _judged(back: Back, accept: Collection[str]) -> RewindPlan | Mapping[str, An
         plan.check_accepted(_accepted(back, accept))
     RollBack(plan, named_sinks(back.sink), back.repository).check()
     return plan
+
+
+def _not_known(back: Back, plan_id: str, *, continued: bool | None) -> RefusedError:
+    """Nobody has let the new code start, and nothing shows that it has not: whatever is there stays, and sealed."""
+    location, upgrade = back.checkpoint.location, back.upgrade
+    newest = back.checkpoint.progress().latest_begun
+    if continued:
+        found = (
+            f"{location} is at batch {newest}: somebody has continued it since upgrade {upgrade.upgrade_id} sealed it"
+        )
+    else:
+        found = f"{location} is at batch {newest}, and whether the new code has written some of that is UNKNOWN"
+    return RefusedError(
+        f"{found}; {back.repository.location} has no backup of the drained checkpoint of {upgrade.name} to restore",
+        hint="see by the driver's log which code has run last. If it was the new code, rewind the stream by hand to the last "
+        f"batch of the old code (seal_id / --seal-id {plan_id}). Then see that the old code is in place, lift the seal: "
+        f"`{command('unseal', location, '--plan', plan_id)}`, start it, and end the upgrade: "
+        f"`{command('upgrade', back.repository.location, '--name', upgrade.name, '--end', '--reason')} …`",
+    )
 
 
 def _accepted(back: Back, accept: Collection[str]) -> set[str]:

@@ -18,7 +18,7 @@ UNTOUCHED = "untouched"
 HALF_WAY = "half_way"
 
 #: Tasks of the group ``safe_upgrade``.
-_TAKE_BACK, _START_OLD = "take_back", "start_old"
+_TAKE_BACK, _START_OLD, _REPORT = "take_back", "start_old", "report"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,22 @@ def outcome_of(upgrade: Upgrade, checkpoint: Checkpoint) -> Outcome:
     place = checkpoint.location.uri
     mark = inspect_target(checkpoint.location).seal
     sealed = mark is not None and mark.plan_id in upgrade.plan_ids
-    after = upgrade.fact(Event.RELEASED, "batch_id")
+    if upgrade.has(Event.KEPT) and sealed and mark:
+        return Outcome(
+            HALF_WAY,
+            f"The new code was to be kept, and {place} is sealed by this upgrade: no Spark starts from it. See which code is in "
+            f"place and what the sink holds, lift the seal by hand, start the code, and clear the task `{_REPORT}`:",
+            (command("unseal", place, "--plan", mark.plan_id),),
+            clear=_REPORT,
+        )
     if upgrade.has(Event.KEPT):
         return Outcome(KEPT, f"The new code runs on {place}.", downtime=upgrade.fact(Event.KEPT, "downtime"))
     if upgrade.has(Event.BACK) and not sealed:
         changed = upgrade.fact(Event.BACK, "plan")
         how = (
-            f"checkpoint and sink were put back to batch {after} (rewind {changed}), of backup "
-            f"{upgrade.fact(Event.RELEASED, 'backup_id')}"
+            f"checkpoint and sink were put back to batch {upgrade.fact(Event.BACK, 'batch_id')} (rewind {changed}), of backup "
+            # An older release notes it of the release only.
+            f"{upgrade.fact(Event.BACK, 'backup_id') or upgrade.fact(Event.RELEASED, 'backup_id')}"
             if changed
             else "the new code had written nothing"
         )
@@ -81,13 +89,17 @@ def outcome_of(upgrade: Upgrade, checkpoint: Checkpoint) -> Outcome:
     if not is_needed(upgrade):
         return Outcome(UNTOUCHED, f"Nothing was changed: {place} was not stopped and continues with the old code.")
     back = f"Clear the task `{_TAKE_BACK}` with what comes after it: the old code is put in place, the checkpoint is what it was"
-    on = "Or correct what failed and clear the first task that did not succeed, with what comes after it: the run continues."
+    on = " Or correct what failed and clear the first task that did not succeed, with what comes after it: the run continues."
+    if upgrade.has(Event.GOING_BACK):
+        on = ""  # whatever comes after it would be refused
     if sealed and mark:
+        leaves = ", if the new code has written nothing" if upgrade.has(Event.GOING_BACK) else ""
+        if upgrade.has(Event.RELEASED):
+            leaves = ", which leaves what the new code has written"
         return Outcome(
             HALF_WAY,
             f"{place} is sealed by this upgrade, and no Spark starts from it, old code or new. {back}, and the old code is "
-            f"started. {on} Or see to it that the old code is in place, and lift the seal by hand"
-            f"{', which leaves what the new code has written' if upgrade.has(Event.RELEASED) else ''}:",
+            f"started.{on} Or see to it that the old code is in place, and lift the seal by hand{leaves}:",
             (command("unseal", place, "--plan", mark.plan_id),),
             clear=_TAKE_BACK,
         )
@@ -96,16 +108,17 @@ def outcome_of(upgrade: Upgrade, checkpoint: Checkpoint) -> Outcome:
         return Outcome(
             HALF_WAY,
             f"{place} was to be stopped, is not sealed by this upgrade, and may be stopped or run with the old code.{found} "
-            f"{back}, and the old code is started. {on}",
+            f"{back}, and the old code is started.{on}",
             clear=_TAKE_BACK,
         )
     return Outcome(
         HALF_WAY,
         f"The new code was allowed to start on {place}, is not known to be well, and was not rolled back. {back}, the "
-        f"sink is rolled back with it, and the old code is started. {on} Or stop the stream and rewind by hand:",
+        f"sink is rolled back with it, and the old code is started.{on} Or stop the stream and rewind by hand:",
         (
             command(
-                *("rewind", place, "--to-batch", after, "--backup-id", upgrade.fact(Event.RELEASED, "backup_id")),
+                *("rewind", place, "--to-batch", upgrade.fact(Event.RELEASED, "batch_id")),
+                *("--backup-id", upgrade.fact(Event.RELEASED, "backup_id")),
                 *("--repository", "REPOSITORY", "--name", upgrade.name, "--sink", "SINK", "--sink-policy", "rollback"),
                 *("--query-is-stopped", "--apply"),
             ),

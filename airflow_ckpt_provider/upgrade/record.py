@@ -36,6 +36,8 @@ class Event(StrEnum):
     SEALED = "sealed"
     #: The new code may start: whatever lies beyond the drained batch is its own.
     RELEASED = "released"
+    #: The new code is not kept: from here on it is neither let start nor kept, and everything is put back.
+    GOING_BACK = "going_back"
     #: A way back was refused, with nothing changed; the next try is another plan.
     REFUSED = "refused"
     #: The checkpoint, and the sink, are what they were before the new code.
@@ -43,6 +45,14 @@ class Event(StrEnum):
     KEPT = "kept"
     #: The stream is free for another upgrade.
     ENDED = "ended"
+
+
+#: Which step is not done after which others: of ``kept`` and ``going_back`` the one that is noted first decides.
+_NOT_AFTER = {
+    Event.RELEASED: (Event.BACK, Event.GOING_BACK),
+    Event.GOING_BACK: (Event.KEPT,),
+    Event.KEPT: (Event.BACK, Event.GOING_BACK),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +247,38 @@ def note(repository: Repository, upgrade: Upgrade, event: Event, **facts: Any) -
     """Note a step; one that is noted already stays as it is.
 
     :return: the upgrade with it.
-    :raises RefusedError: the upgrade is not the newest any more.
+    :raises RefusedError: the upgrade is not the newest any more, or a step is noted that excludes this one.
     """
     return upgrade if upgrade.has(event) else _noted(repository, upgrade, event, facts)
 
 
+def check_step(upgrade: Upgrade, event: Event) -> None:
+    """See that a step may be done, or was done before.
+
+    :raises RefusedError: a step is noted that excludes it.
+    """
+    before = next((step for step in _NOT_AFTER.get(event, ()) if upgrade.has(step)), None)
+    if before is None:
+        return
+    of, since = f"upgrade {upgrade.upgrade_id} of {upgrade.name}", shown_time(upgrade.events[before]["at"])
+    said = {
+        Event.BACK: (f"{of} was rolled back, {since}: the old code runs", "start a new run"),
+        Event.GOING_BACK: (
+            f"the way back of {of} has begun, {since}: the new code is neither let start nor kept",
+            "clear the task `take_back` with what comes after it; then start a new run",
+        ),
+        Event.KEPT: (
+            f"{of} was decided, {since}: the new code is kept",
+            "rewind the stream by hand, or start a new run",
+        ),
+    }
+    message, hint = said[before]
+    raise RefusedError(message, hint=hint)
+
+
 def _noted(repository: Repository, upgrade: Upgrade, event: Event, facts: Mapping[str, Any]) -> Upgrade:
+    # What was noted since has taken the number: then the write fails, and this is asked again.
+    check_step(upgrade, event)
     if not _write(repository, upgrade.name, upgrade.number + 1, event, upgrade.upgrade_id, facts):
         # Another attempt of the same task was faster, or somebody has ended this upgrade.
         now = upgrade_of(repository, upgrade.name, upgrade.upgrade_id)

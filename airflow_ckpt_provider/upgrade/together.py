@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.target import read_seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.upgrade.fence import begin
+from airflow_ckpt_provider.upgrade.going_back import begin_way_back
 from airflow_ckpt_provider.upgrade.outcome import (
     HALF_WAY,
     KEPT,
@@ -23,7 +25,15 @@ from airflow_ckpt_provider.upgrade.outcome import (
     downtime_of,
     outcome_of,
 )
-from airflow_ckpt_provider.upgrade.record import Event, Upgrade, end_upgrade, is_needed, newest_upgrade, note
+from airflow_ckpt_provider.upgrade.record import (
+    Event,
+    Upgrade,
+    check_step,
+    end_upgrade,
+    is_needed,
+    newest_upgrade,
+    note,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +92,12 @@ def _end(member: Member, upgrade: Upgrade, kind: str, *, reason: str) -> None:
 def keep_all(members: Sequence[Member], upgrades: Sequence[Upgrade]) -> list[Upgrade]:
     """Note that the new code is kept: the first stream by name decides, the others follow.
 
-    :raises RefusedError: one of them was undone.
+    :raises RefusedError: the new code of one of them was not released, or cannot run: it is sealed by this upgrade; one of them
+        was undone, or its way back has begun.
     """
-    for member, upgrade in zip(members, upgrades, strict=True):
-        if upgrade.has(Event.BACK):
-            raise RefusedError(
-                f"{member.name} was undone: the old code runs", hint="clear the run from its first task on"
-            )
+    if not is_kept(upgrades):
+        for member, upgrade in zip(members, upgrades, strict=True):
+            _check_kept(member, upgrade)
     found = dict(zip((member.name for member in members), upgrades, strict=True))
     for member in sorted(members, key=lambda member: member.name):
         upgrade = found[member.name]
@@ -96,6 +105,22 @@ def keep_all(members: Sequence[Member], upgrades: Sequence[Upgrade]) -> list[Upg
             member.repository, upgrade, Event.KEPT, downtime=downtime_of(upgrade, member.checkpoint)
         )
     return [found[member.name] for member in members]
+
+
+def _check_kept(member: Member, upgrade: Upgrade) -> None:
+    check_step(upgrade, Event.KEPT)
+    if not upgrade.has(Event.RELEASED):
+        raise RefusedError(
+            f"upgrade {upgrade.upgrade_id} of {member.name} is not kept: the new code was never let start",
+            hint="clear the run from its task `release` on",
+        )
+    mark = read_seal(member.checkpoint.location)
+    if mark and mark.plan_id in upgrade.plan_ids:
+        raise RefusedError(
+            f"upgrade {upgrade.upgrade_id} of {member.name} is not kept: {member.checkpoint.location}/{mark.path} is its seal, "
+            "under which no Spark starts",
+            hint="clear the run from its task `take_back` on; or from `release` on, if the way back has not begun",
+        )
 
 
 def is_kept(upgrades: Sequence[Upgrade]) -> bool:
@@ -108,6 +133,16 @@ def has_to_go_back(members: Sequence[Member], upgrade_id: str) -> list[Upgrade]:
     newest = (newest_upgrade(member.repository, member.name) for member in members)
     found = [upgrade for upgrade in newest if upgrade and upgrade.upgrade_id == upgrade_id and upgrade.is_open]
     return found if found and not is_kept(found) and any(map(is_needed, found)) else []
+
+
+def decide_to_go_back(members: Sequence[Member], upgrade_id: str) -> list[Upgrade]:
+    """Note that the upgrades of this run are put back, where any has to be; from here on none of them is kept.
+
+    :return: as :func:`has_to_go_back`.
+    :raises RefusedError: meanwhile it was decided that the new code is kept.
+    """
+    records = {member.name: member.repository for member in members}
+    return begin_way_back([(records[upgrade.name], upgrade) for upgrade in has_to_go_back(members, upgrade_id)])
 
 
 def end_all(

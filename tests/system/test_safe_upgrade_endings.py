@@ -156,6 +156,19 @@ class TestMarkedSuccess:
         assert "release" in tried.failed
         taken_back(tried, ["stop", "deploy", *BACK])
 
+    @pytest.mark.slow
+    def test_seal_and_the_cluster_manager_starts_what_is_deployed(self, tried: Tried) -> None:
+        """Nobody has released the new code, and it has written a batch: that is put back."""
+        tried.upgrade(
+            deploy=tried.commit_a_batch,
+            start_old=tried.commit_a_batch,
+            run={"mark_success_pattern": r"u\.seal$"},
+            **KEEP,
+        )
+        taken_back(tried, ["stop", "deploy", *BACK])
+        assert tried.newest == NEWEST + 1
+        assert f"were put back to batch {NEWEST} " in tried.report["markdown"]
+
     def test_restore(self, tried: Tried) -> None:
         """The seal is there still: no Spark starts."""
         tried.upgrade(
@@ -168,6 +181,18 @@ class TestMarkedSuccess:
         tried.go_on("take_back")
         taken_back(tried, BACK)
         assert tried.newest == NEWEST + 1
+
+
+@pytest.mark.slow
+def test_once_the_way_back_has_begun_the_new_code_is_not_kept(tried: Tried) -> None:
+    """The check was wrong, not the code; it is corrected, and cleared with all that comes after it."""
+    tried.upgrade(accept=["no_way_back"], start=tried.commit_a_batch, checks=fail)
+    assert (tried.report["kind"], tried.sealed) == ("half_way", True)
+    assert "clear the first task that did not succeed" not in tried.report["markdown"]
+    tried.dag.get_task("u.checks").python_callable = tried.did.append
+    tried.go_on("checks")
+    assert {"keep", "report"} <= {*tried.failed}
+    assert (tried.report["kind"], tried.run.state, tried.sealed) == ("half_way", "failed", True)
 
 
 class TestClearedAfterItsEnd:

@@ -16,6 +16,7 @@ from airflow.sdk import DAG, BaseOperator, TriggerRule
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.upgrade_modes import MODES
 from airflow_ckpt_provider.task_groups.safe_upgrade import safe_upgrade
+from airflow_ckpt_provider.upgrade.drained import tags_of
 
 FORWARD = ["seal", "drained", "final_backup", "deploy", "release", "start", "healthy", "keep"]
 BACK = ["take_back", "stop_new", "seal_again", "at_rest", "roll_back_code", "restore", "start_old", "healthy_old"]
@@ -192,6 +193,12 @@ def test_a_declared_stream_stands_for_the_places() -> None:
 def several(**given: Any) -> dict[str, Any]:
     """The tasks of an upgrade of two declared streams."""
     return upgrade(**{"checkpoint": None, "repository": None, "streams": ["orders", "returns=eu"], **given})
+
+
+def test_the_way_back_finds_the_final_backup_by_its_tags() -> None:
+    for tasks in (upgrade(), several()):
+        for task_id in (t for t in tasks if t.startswith("final_backup")):
+            assert tasks[task_id].tags == tags_of("{{ dag.dag_id }}/{{ run_id }}")
 
 
 class TestSeveralStreams:

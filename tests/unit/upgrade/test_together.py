@@ -20,9 +20,16 @@ from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.upgrade.fence import Release, fence, release_all
-from airflow_ckpt_provider.upgrade.going_back import Back, WayBack, go_back_all
+from airflow_ckpt_provider.upgrade.going_back import Back, WayBack, begin_way_back, go_back_all
 from airflow_ckpt_provider.upgrade.record import Event, Upgrade, begin_upgrade, newest_upgrade, note, upgrade_of
-from airflow_ckpt_provider.upgrade.together import Member, begin_all, end_all, has_to_go_back, keep_all
+from airflow_ckpt_provider.upgrade.together import (
+    Member,
+    begin_all,
+    decide_to_go_back,
+    end_all,
+    has_to_go_back,
+    keep_all,
+)
 from tests.support.backups import stream
 from tests.support.checkpoints import metadata, plant
 from tests.support.delta_batches import append, batches_in, delta_table
@@ -97,6 +104,7 @@ class Shop:
 
     def back(self, before: Before | None = None, **options: Any) -> list[WayBack]:
         members = self.members(before)
+        decide_to_go_back(members, RUN)
         self.seal_all(members)
         return self.put_back(members, **options)
 
@@ -343,8 +351,79 @@ class TestTheDecision:
 
     def test_nothing_is_kept_that_was_taken_back(self, released: Shop) -> None:
         released.back()
-        with pytest.raises(RefusedError, match="orders was undone"):
+        with pytest.raises(RefusedError, match="of orders was rolled back"):
             keep_all(released.members(), released.upgrades())
+
+    @pytest.mark.parametrize(
+        ("come_to", "said"),
+        [
+            (lambda shop: shop.drained(), "of orders is not kept: the new code was never let start"),
+            (lambda shop: (shop.release(shop.drained()), shop.seal_all()), "of orders is not kept: .* is its seal"),
+            (
+                lambda shop: (shop.release(shop.drained()), decide_to_go_back(shop.members(), RUN)),
+                "the way back of upgrade upgrade_shop/run 1 of orders has begun",
+            ),
+        ],
+    )
+    def test_nothing_is_kept_that_does_not_run(self, shop: Shop, come_to: Callable[[Shop], object], said: str) -> None:
+        """The task `keep` is cleared, or marked: the record decides."""
+        come_to(shop)
+        with pytest.raises(RefusedError, match=said):
+            keep_all(shop.members(), shop.upgrades())
+        assert not any(upgrade.has(Event.KEPT) for upgrade in shop.upgrades())
+        assert end_all(shop.members(), shop.upgrades(), reason="", facts={}).kind == "half_way"
+
+    def test_once_the_sink_is_rolled_back_the_new_code_is_not_kept(self, released: Shop) -> None:
+        """Killed before the way back is noted as done, and somebody has lifted the seals by hand."""
+        released.new_code_runs()
+        released.back()
+        for name in DRAINED:
+            newest = max(released.kept.location.walk(f"upgrades/{name}"))
+            released.kept.location.delete(newest)  # the note `back`
+        with pytest.raises(RefusedError, match="the way back of upgrade"):
+            keep_all(released.members(), released.upgrades())
+
+    def test_the_one_that_is_noted_first_decides(self, released: Shop) -> None:
+        """Two tasks at one moment: each of them has seen that nothing is decided."""
+        before = released.upgrades()
+        decide_to_go_back(released.members(), RUN)
+        with pytest.raises(RefusedError, match="the way back of upgrade"):
+            keep_all(released.members(), before)
+
+    def test_what_is_kept_is_not_put_back(self, released: Shop) -> None:
+        released.new_code_runs()
+        before = released.upgrades()
+        keep_all(released.members(), before)
+        with pytest.raises(RefusedError, match="the new code is kept"):
+            begin_way_back([(released.kept, upgrade) for upgrade in before])
+        found = released.content()
+        with pytest.raises(RefusedError, match="the new code is kept"):
+            released.back()
+        assert (released.content(), released.sealed()) == (found, [])
+
+    def test_after_the_way_back_has_begun_nothing_is_let_start(self, shop: Shop) -> None:
+        backups = shop.drained()
+        decide_to_go_back(shop.members(), RUN)
+        with pytest.raises(RefusedError, match="neither let start nor kept"):
+            shop.release(backups)
+        assert shop.sealed() == ["orders", "returns"]
+
+    def test_a_kept_one_that_is_sealed_is_half_way(self, released: Shop) -> None:
+        """As an older release has left it: the way back had begun, and the task `keep` was cleared."""
+        released.seal_all()
+        for upgrade in released.upgrades():
+            note(released.kept, upgrade, Event.KEPT)
+        outcome = end_all(released.members(), released.upgrades(), reason="", facts={})
+        assert (outcome.kind, outcome.clear, len(outcome.commands)) == ("half_way", "report", 2)
+        assert all(upgrade.is_open for upgrade in released.upgrades())
+
+    @pytest.mark.parametrize("is_decided", [True, False])
+    def test_once_the_way_back_has_begun_the_report_offers_nothing_else(self, released: Shop, is_decided: bool) -> None:
+        if is_decided:
+            decide_to_go_back(released.members(), RUN)
+        outcome = end_all(released.members(), released.upgrades(), reason="", facts={})
+        assert outcome.clear == "take_back"
+        assert ("clear the first task that did not succeed" in outcome.message) is not is_decided
 
     @pytest.mark.parametrize(
         ("come_to", "needed"),

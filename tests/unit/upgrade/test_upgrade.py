@@ -11,13 +11,15 @@ import pytest
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import seal, unseal
+from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError, RepositoryError, SealedError
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.upgrade.drained import tags_of
 from airflow_ckpt_provider.upgrade.fence import begin, fence, release
-from airflow_ckpt_provider.upgrade.going_back import Back, WayBack, go_back_all
+from airflow_ckpt_provider.upgrade.going_back import Back, WayBack, begin_way_back, go_back_all
 from airflow_ckpt_provider.upgrade.outcome import outcome_of
 from airflow_ckpt_provider.upgrade.page import page_of
 from airflow_ckpt_provider.upgrade.record import (
@@ -480,6 +482,70 @@ class TestTheWayBack:
             way_back(orders, kept, table)
         assert contents(orders) == before
 
+    @pytest.mark.parametrize("is_backed_up", [True, False])
+    @pytest.mark.parametrize("way", ["lifted by hand", "never sealed", "note lost", "older release"])
+    def test_the_new_code_ran_though_nobody_released_it(
+        self, orders: Location, kept: Repository, table: Location, way: str, is_backed_up: bool
+    ) -> None:
+        """A cluster manager has started it: what it wrote is put back, or stays sealed."""
+        unreleased(orders, kept, way, is_backed_up=is_backed_up)
+        new_code_runs(orders, table)
+        for backup_id in kept.backup_ids("orders"):
+            with pytest.raises(RefusedError, match="is not sealed any more"):
+                release(Checkpoint.at(orders), kept, upgrade_of(kept, "orders", RUN), backup_id=backup_id)
+        begin_way_back([(kept, upgrade_of(kept, "orders", RUN))])
+        if not is_backed_up:
+            found, rows = contents(orders), batches_in(table)
+            unknown = way in ("never sealed", "older release")
+            said = "is UNKNOWN" if unknown else f"somebody has continued it since upgrade {RUN} sealed it"
+            with pytest.raises(RefusedError, match=rf"orders is at batch {DRAINED + 2}.*{said}"):
+                taken_back(orders, kept, table)
+            assert loud_seal(orders)
+            assert (visible(orders), batches_in(table)) == (found, rows)
+            assert outcome_of(upgrade_of(kept, "orders", RUN), Checkpoint.at(orders)).kind == "half_way"
+            return
+        way_taken = taken_back(orders, kept, table)
+        assert (way_taken.restored, way_taken.batch_id) == (True, DRAINED)
+        assert contents(orders) == backed_up(orders, kept)
+        assert batches_in(table) == [b for b in range(DRAINED + 1) for _ in range(2)]
+        outcome = outcome_of(upgrade_of(kept, "orders", RUN), Checkpoint.at(orders))
+        assert outcome.kind == "taken_back"
+        assert f"were put back to batch {DRAINED} (rewind " in outcome.message
+        assert kept.backup_ids("orders")[0] in outcome.message
+
+    @pytest.mark.parametrize("way", ["lifted by hand", "never sealed", "older release"])
+    def test_nobody_ran_though_the_seal_was_gone(
+        self, orders: Location, kept: Repository, table: Location, way: str
+    ) -> None:
+        unreleased(orders, kept, way, is_backed_up=True)
+        before = contents(orders)
+        begin_way_back([(kept, upgrade_of(kept, "orders", RUN))])
+        assert taken_back(orders, kept, table) == WayBack(False, None, None)
+        assert contents(orders) == before
+
+    @pytest.mark.parametrize("purged", [False, True])
+    def test_the_old_code_ended_the_batch_in_which_it_met_the_seal(
+        self, place: Location, kept: Repository, purged: bool
+    ) -> None:
+        """With `minBatchesToRetain=1` the commit that was the newest is gone by then."""
+        orders, whole = plant(place / "orders", stream(DRAINED)), stream(DRAINED)
+        orders.delete(f"commits/{DRAINED}")
+        fence(Checkpoint.at(orders), kept, begun(kept))
+        orders.create(f"commits/{DRAINED}", whole[f"commits/{DRAINED}"])
+        if purged:
+            orders.delete(f"commits/{DRAINED - 1}")
+        assert taken_back(orders, kept, None) == WayBack(False, None, None)
+
+    def test_another_checkpoint_has_the_numbers_of_the_drained_one(
+        self, orders: Location, kept: Repository, table: Location
+    ) -> None:
+        """The new code began anew, and has come as far."""
+        unreleased(orders, kept, "lifted by hand", is_backed_up=False)
+        orders.delete(f"commits/{DRAINED}")
+        orders.create(f"commits/{DRAINED}", b'v1\n{"nextBatchWatermarkMs":99}')
+        with pytest.raises(RefusedError, match="somebody has continued it"):
+            taken_back(orders, kept, table)
+
     @pytest.mark.slow
     def test_stopped_anywhere(self, place: Location, tmp_path: Path) -> None:
         """After every single write: no Spark starts, or nothing has begun, or all is done; the same again ends it."""
@@ -503,8 +569,34 @@ class TestTheWayBack:
             assert batches_in(table) == [2, 2, 3, 3]
 
 
+def unreleased(orders: Location, kept: Repository, way: str, *, is_backed_up: bool) -> None:
+    """An upgrade as far as its deploy, whose checkpoint has lost its seal.
+
+    :param way: how it has come to that.
+    :param is_backed_up: its final backup was taken.
+    """
+    checkpoint, upgrade = Checkpoint.at(orders), note(kept, begun(kept), Event.STOPPING)
+    if way == "older release":
+        mark = seal(checkpoint, reason="upgrade", plan_id=upgrade.plan_id(back=False))
+        note(kept, upgrade, Event.SEALED, plan_id=mark.plan_id)
+    elif way != "never sealed":
+        fence(checkpoint, kept, upgrade)
+    if is_backed_up or way == "note lost":
+        made = create_backup(checkpoint, kept, name="orders", tags=tags_of(RUN) if is_backed_up else {})
+        if way == "note lost":
+            number = release(checkpoint, kept, upgrade_of(kept, "orders", RUN), backup_id=made.backup_id).number
+            kept.location.delete(f"upgrades/orders/{number:06d}.json")
+    if way in ("lifted by hand", "older release"):
+        unseal(checkpoint, plan_id=upgrade.plan_id(back=False))
+
+
+def visible(orders: Location) -> dict[str, bytes]:
+    """The files, the seal left out."""
+    return {path: orders.read(path) for path in inspect_target(orders).visible}
+
+
 def _dies_noting_the_way_back(operation: str, path: str) -> None:
-    if operation == "create" and path.endswith("upgrades/orders/000004.json"):
+    if operation == "create" and path.endswith("upgrades/orders/000005.json"):
         raise Killed(path)
 
 
