@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from airflow_ckpt_provider.errors import CkptError, RefusedError, WorkspaceForbiddenError
+from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, RefusedError, WorkspaceForbiddenError
 from airflow_ckpt_provider.lakeflow.request import StartRequest
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED
 
@@ -48,7 +48,7 @@ class Run(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Keys of the configuration that carry positions.
+    """Keys of the configuration that carry positions. Both calls raise ``ChangeRunningError`` where another attempt took over.
 
     :param merge: merges them.
     :param put_back: puts them back; may be called more than once.
@@ -84,6 +84,9 @@ def carry_out_reset(
         run.follow("reset", update_id, wait_for, flows=tuple(flows), flows_run_for=flows_run_for)
     except run.failure as e:
         raise run.failure(f"{e}{put_back_after_failure(keys)}") from e
+    except ChangeRunningError:
+        # The keys are the other attempt's by now: its update needs them, and it puts them back.
+        raise
     except (RefusedError, WorkspaceForbiddenError):
         # Where a note is left, an update may run that nobody has found yet: it needs its configuration.
         if not run.note("reset"):

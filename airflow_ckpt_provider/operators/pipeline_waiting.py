@@ -212,6 +212,7 @@ class PipelineOperator(TextOperator):
     def _free(self, on_active_update: str) -> None:
         """Wait until no update is active, and stop the one that is if asked to."""
         if on_active_update == STOP:
+            self._kept.check_current()  # the active one may be that of the attempt that took over
             self.workspace.stop_pipeline(self._pipeline_id())
         self._wait(Wait(), None)
 

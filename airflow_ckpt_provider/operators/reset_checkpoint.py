@@ -160,10 +160,16 @@ class ResetCheckpointOperator(PipelineChangeOperator):
             return None
         pipeline_id = self._pipeline_id()
         keep = merged.kept(positions_of(self.starting_positions))
-        self._keys = Keys(
-            lambda: merge_configuration(self.workspace, pipeline_id, merged.values, merged.by),
-            lambda: put_back_configuration(self.workspace, pipeline_id, merged.by, keep=keep),
-        )
+
+        def merge() -> None:
+            self._kept.check_current()
+            merge_configuration(self.workspace, pipeline_id, merged.values, merged.by)
+
+        def put_back() -> None:
+            self._kept.check_current()  # all attempts have one name there
+            put_back_configuration(self.workspace, pipeline_id, merged.by, keep=keep)
+
+        self._keys = Keys(merge, put_back)
         return self._keys
 
     def on_kill(self) -> None:

@@ -76,20 +76,27 @@ class TaskMemory:
         """
         if self._store is None:
             return
-        if (self._read() or {}).get("attempt") not in self._known:
-            raise ChangeRunningError(
-                "another attempt of this task took over; this one changes nothing any more",
-                hint="see what that attempt does",
-            )
+        self.check_current()
         self.data["attempt"] = self._attempt
         self._store.set(self._key, self.data)
         self._known = {self._attempt}
 
-    def now(self) -> dict[str, Any]:
-        """What is kept now: by this attempt, or by another one that has written since; nothing if it cannot be read any more.
+    def check_current(self) -> None:
+        """See that no other attempt has written since: then this one was suspended, and that one has the task in its hands.
 
-        Airflow gives each attempt an id of its own, and answers that of an older attempt that there is nothing.
+        Airflow gives each attempt an id of its own, and answers that of an older attempt that there is nothing. So nothing
+        where this attempt has read or written something means that it was replaced.
+
+        :raises ChangeRunningError: another attempt took over.
         """
+        if self._store is not None and (self._read() or {}).get("attempt") not in self._known:
+            raise ChangeRunningError(
+                "another attempt of this task took over; this one changes nothing any more",
+                hint="see what that attempt does",
+            )
+
+    def now(self) -> dict[str, Any]:
+        """What is kept now: by this attempt, or by another one that has written since; nothing if it cannot be read any more."""
         found = self._read() or {}
         if self._store is None or found.get("attempt") in self._known:
             return self.data

@@ -56,6 +56,13 @@ class Store:
         self.kept.pop(key, None)
 
 
+class Replaced(dict[str, str]):
+    """What Airflow answers the id of an attempt after which another one has begun: that nothing is kept."""
+
+    def __contains__(self, key: object) -> bool:
+        return False
+
+
 class Task:
     """One task of one run, over its attempts.
 

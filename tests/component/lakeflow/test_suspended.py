@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ckpt_provider.errors import ChangeRunningError
 from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelinesHook
 from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
 from tests.fake_databricks import FakeWorkspace, samples
+from tests.fake_databricks.pace import Pace
 from tests.fake_databricks.pipelines import Pipeline
-from tests.support.attempts import Task
+from tests.support.attempts import Replaced, Task
+from tests.support.lakeflow_resets import ALL, READ_UP_TO, ids, reset
+from tests.support.lakeflow_resets import broken as broken
 
 FLOW, TABLE = samples.INCREMENTAL, "main.customers.customers"
 
@@ -30,13 +33,6 @@ def begun(pipeline: Pipeline) -> list[str]:
     return [
         u.state for u in pipeline.updates if u.body.keys() & {"reset_checkpoint_selection", "full_refresh_selection"}
     ]
-
-
-class Replaced(dict[str, str]):
-    """What Airflow answers the id of an attempt after which another one has begun: that nothing is kept."""
-
-    def __contains__(self, key: object) -> bool:
-        return False
 
 
 @pytest.mark.parametrize("kind", ["reset", "refresh"])
@@ -101,3 +97,46 @@ def test_what_it_has_sent_is_stopped(
     assert begun(pipeline) == ["COMPLETED", "CANCELED"]
     again = 3 if kind == "reset" else 0
     assert len(workspace.rows(TABLE)) == before + again
+
+
+@pytest.mark.parametrize("when", ["after its note", "while it follows", "while it stops another update"])
+def test_it_leaves_the_configuration_and_the_update_of_the_live_attempt(
+    workspace: FakeWorkspace, broken: Pipeline, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    options: dict[str, Any] = {"configuration_after": "put_back", "accept": "UNKNOWN"}
+    task = Task(lambda: reset(broken, **options))
+    store, slept = task.store, []
+    assert store
+
+    def suspended() -> None:
+        if not slept:
+            slept.append(True)
+            broken.pace = Pace.by_hand()
+            options["timeout"] = 0.02
+            with pytest.raises(AirflowException, match=r"not within 0.02 s"):
+                task.attempt()
+            assert broken.configuration["modifiedAfter"] == READ_UP_TO
+            workspace.clock.advance(hours=1)
+            store.kept = Replaced(store.kept)
+
+    if when == "after its note":
+        store.after = lambda: suspended() if "sent" in store.kept.get("pipeline_update", "") else None
+    else:
+        options["on_active_update"] = "stop"
+        ask = DatabricksPipelinesHook.ask
+
+        def asked(hook: DatabricksPipelinesHook, *args: Any) -> dict[str, Any]:
+            if store.kept and (when == "while it stops another update" or str(args[-1]).startswith("updates/")):
+                suspended()
+            return ask(hook, *args)
+
+        monkeypatch.setattr(DatabricksPipelinesHook, "ask", asked)
+    with pytest.raises(ChangeRunningError, match="took over"):
+        task.attempt()
+    assert broken.updates[-1].state == "QUEUED"
+    assert broken.configuration["modifiedAfter"] == READ_UP_TO
+    store.kept = dict(store.kept)
+    broken.pace, options["timeout"] = Pace.by_look(), 60
+    assert task.attempt()["state"] == "COMPLETED"
+    assert ids(workspace) == ALL
+    assert "modifiedAfter" not in broken.configuration
