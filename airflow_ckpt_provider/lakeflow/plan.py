@@ -120,7 +120,7 @@ class PipelinePlan:
 def guard_judgements(report: Any, *, about: str = "source guard") -> list[Judgement]:
     """Take over the verdict of a guard's report, given as the XCom of its task.
 
-    :param report: a report as JSON, several by name, or nothing.
+    :param report: a report as JSON, several by name, or nothing. A name without a report is ``UNKNOWN``: its guard was skipped.
     :param about: what to call it.
     :raises RefusedError: it is no report.
     """
@@ -132,7 +132,7 @@ def guard_judgements(report: Any, *, about: str = "source guard") -> list[Judgem
         except ValueError as e:
             raise RefusedError(f"{about}: no report: {report[:80]!r}", hint="give the XCom of a guard's task") from e
     if isinstance(report, Mapping) and "verdict" not in report:
-        return [j for name, each in report.items() for j in guard_judgements(each, about=f"{about} of {name}")]
+        return [judgement for name, each in report.items() for judgement in _of_one(each, f"{about} of {name}")]
     try:
         verdict = Verdict(report["verdict"])
         reasons = list(report.get("reasons") or ())
@@ -141,3 +141,11 @@ def guard_judgements(report: Any, *, about: str = "source guard") -> list[Judgem
     if verdict is Verdict.SAFE:
         return [Judgement(verdict, f"{about}: {Verdict.SAFE.value}")]
     return [Judgement(verdict, f"{about}: {'; '.join(map(str, reasons)) or verdict.value}")]
+
+
+def _of_one(report: Any, about: str) -> list[Judgement]:
+    """One of several reports; its guard may have been skipped, and has asked nobody then."""
+    missing = Judgement(
+        Verdict.UNKNOWN, f"{about}: no report: see why its task has returned none, and give the XCom of one that ran"
+    )
+    return guard_judgements(report, about=about) or [missing]

@@ -71,6 +71,14 @@ def test_all_tables_of_which_not_all_are_known(workspace: FakeWorkspace, pipelin
     assert ids(workspace) != ALL
 
 
+@pytest.mark.parametrize("skipped", [None, {}, "", {"inner": None}], ids=repr)
+def test_a_guard_that_was_skipped_is_not_safe(workspace: FakeWorkspace, pipeline: Pipeline, skipped: Any) -> None:
+    plan = Task(lambda: refresh(pipeline, mode="plan", guard_report={"orders": SAFE, "customers": skipped})).attempt()
+    assert plan["plan"]["verdict"] == "UNKNOWN"
+    assert plan["plan"]["reasons"][0].startswith("source guard of customers")
+    assert "no report: see why its task has returned none" in plan["plan"]["reasons"][0]
+
+
 def test_nothing_selected(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
     with pytest.raises(AirflowFailException, match="neither full_refresh nor full_refresh_selection is given"):
         Task(lambda: refresh(pipeline, full_refresh_selection=[])).attempt()
