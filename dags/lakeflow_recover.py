@@ -169,8 +169,8 @@ with DAG(
             type="object",
             title="Starting positions",
             description="empty: found; "
-            'flow -> {"options": {"modifiedAfter": …}, "carried_by": {"modifiedAfter": key}, "language": "python"} '
-            'or "deployed": true',
+            'flow -> {"options": {"modifiedAfter": …}, "carried_by": {"modifiedAfter": key}, "language": "python", '
+            '"all_sources": true} or "deployed": true',
         ),
         "tables": Param([], type="array", title="Tables to refresh", description="bare names, one a line"),
         "guard_report": Param({}, type="object", title="Report of a source guard", description="for a full refresh"),

@@ -99,3 +99,8 @@ class FlowEvidence:
     other_flows: tuple[str, ...] = ()
     other_queries: frozenset[str] = field(default_factory=frozenset)
     unread: tuple[str, ...] = ()
+
+    @property
+    def sources_known(self) -> bool:
+        """Whether its sources are named: by the caller or the event log, or all of them by its newest batch."""
+        return any(source.name for source in self.sources) or bool(self.progress and self.progress.sources)

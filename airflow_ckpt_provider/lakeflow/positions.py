@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
@@ -19,12 +19,13 @@ from airflow_ckpt_provider.guards.delta_start import NO_TABLE, TABLE_READ
 from airflow_ckpt_provider.guards.kafka_verdicts import NO_BROKER
 from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.json_text import load_rendered
+from airflow_ckpt_provider.lakeflow.rewind_plan import rewind_time
 from airflow_ckpt_provider.units import is_number
 from airflow_ckpt_provider.verdict import Verdict
 
 _SHAPE = (
     'give {flow: {"source": name, "options": {option: value}, "carried_by": {option: key of the configuration}, '
-    '"language": "python" or "sql", "deployed": true or false}}, '
+    '"language": "python" or "sql", "deployed": true or false, "all_sources": true or false}}, '
     "or {flow: XCom of StartingPositionsOperator}"
 )
 
@@ -37,6 +38,8 @@ WHY_LATER = (
     "files that modifiedAfter left out may be read without it, and a Delta source that has found no new version has written no "
     "position yet"
 )
+#: Time zone in which Spark reads a time that has none.
+_TIME_ZONE = "spark.sql.session.timeZone"
 #: Options by which a Kafka source begins at given offsets or times; a word (``earliest``) holds for every topic.
 _OF_KAFKA = ("startingOffsets", "startingOffsetsByTimestamp")
 
@@ -53,6 +56,8 @@ class Position:
     :param language: of the flow's source code, ``python`` or ``sql``; empty where nobody has said it.
     :param verdict: what the position does, as whoever worked it out says.
     :param reasons: why.
+    :param all_sources: the positions of this flow are those of all that it reads: its checkpoint or its progress was read, or
+        somebody says so.
     """
 
     flow: str
@@ -63,6 +68,7 @@ class Position:
     language: str = ""
     verdict: Verdict = Verdict.SAFE
     reasons: tuple[str, ...] = ()
+    all_sources: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The position as plain JSON."""
@@ -75,6 +81,7 @@ class Position:
             "language": self.language,
             "verdict": self.verdict.value,
             "reasons": list(self.reasons),
+            **({"all_sources": True} if self.all_sources else {}),
         }
 
     @property
@@ -103,6 +110,7 @@ def positions_of(given: Any) -> tuple[Position, ...]:
 def _of_flow(flow: str, value: Any) -> Iterable[Position]:
     if isinstance(value, Mapping) and isinstance(value.get("sources"), Sequence):
         about = {key: value[key] for key in ("carried_by", "deployed", "language") if key in value}
+        about = {"all_sources": True, **about}  # a checkpoint lists all that its query reads
         several = len(value["sources"]) > 1
         for source in value["sources"]:
             if not isinstance(source, Mapping):
@@ -125,13 +133,14 @@ def _position(flow: str, value: Mapping[str, Any]) -> Position:
     language = str(value.get("language") or "").lower()
     if language not in ("", PYTHON, SQL):
         raise RefusedError(f"the language of flow {flow} is {language!r}", hint="give 'python' or 'sql'")
-    carried, reasons, deployed = value.get("carried_by") or {}, value.get("reasons") or (), value.get("deployed")
+    carried, reasons = value.get("carried_by") or {}, value.get("reasons") or ()
     if not isinstance(carried, Mapping):
         raise _of_another_kind(flow, "carried_by", carried)
     if isinstance(reasons, str) or not isinstance(reasons, Sequence):
         raise _of_another_kind(flow, "reasons", reasons)
-    if deployed not in (None, True, False):
-        raise _of_another_kind(flow, "deployed", deployed)
+    for name in ("deployed", "all_sources"):
+        if value.get(name) not in (None, True, False):
+            raise _of_another_kind(flow, name, value[name])
     verdict = value.get("verdict") or Verdict.SAFE
     if verdict not in tuple(Verdict):
         raise _of_another_kind(flow, "verdict", verdict)
@@ -141,10 +150,11 @@ def _position(flow: str, value: Mapping[str, Any]) -> Position:
         str(value.get("source") or ""),
         {str(name): _text(option) for name, option in options.items()},
         carried_by,
-        bool(deployed),
+        bool(value.get("deployed")),
         language,
         Verdict(verdict),
         tuple(map(str, reasons)),
+        bool(value.get("all_sources")),
     )
 
 
@@ -203,6 +213,15 @@ def judge_positions(
 
 
 def _missing_sources(flow: str, own: Sequence[Position], read: Sequence[str]) -> list[Judgement]:
+    if not read and not all(position.all_sources for position in own):
+        return [
+            Judgement(
+                Verdict.UNKNOWN,
+                f"flow {flow}: it is not known what it reads, for no event names its sources, and a source without a position is "
+                f"read again from its beginning: give sources={{{flow!r}: [all that it reads]}}, or "
+                '"all_sources": true in its position',
+            )
+        ]
     have = {position.source for position in own}
     missing = [source for source in read if source not in have]
     if not missing or (len(read) == 1 and len(own) == 1):
@@ -231,6 +250,11 @@ class _Handed:
         if position.language:
             return position.language, "as you say"
         return self.language, "all source files of the pipeline are of that kind"
+
+    @property
+    def zone(self) -> str:
+        """The time zone of the session; empty if the configuration does not have it."""
+        return str({**self.configuration, **self.merged}.get(_TIME_ZONE) or "")
 
     def in_configuration(self, key: str) -> tuple[str, str] | None:
         """What the configuration has when the update starts, and in words where it stands."""
@@ -289,7 +313,8 @@ def _carried(position: Position, option: str, key: str, handed: _Handed) -> Iter
     configured = handed.in_configuration(key)
     remedy = f"give configuration={{{key!r}: {position.options[option]!r}}}, or deploy it"
     if configured:
-        yield _compare(position, option, key, *configured, "which Python reads by spark.conf.get and SQL as ${key}")
+        how = "which Python reads by spark.conf.get and SQL as ${key}"
+        yield _compare(position, option, key, *configured, how, handed.zone)
     elif key not in handed.parameters:
         yield Judgement(
             Verdict.WILL_DUPLICATE,
@@ -305,11 +330,11 @@ def _carried(position: Position, option: str, key: str, handed: _Handed) -> Iter
             )
         return
     how = f"which SQL reads as :{key}"
-    compared = _compare(position, option, key, str(handed.parameters[key]), "the update's parameters", how)
+    compared = _compare(position, option, key, str(handed.parameters[key]), "the update's parameters", how, handed.zone)
     if language == SQL:
         yield Judgement(compared.verdict, f"{compared.reason} (the flow is SQL: {known_by})")
         kept = str(configured[0] if configured else handed.defaults.get(key, ""))
-        if option in NEEDED_LATER and not _same(position.options[option], kept):
+        if option in NEEDED_LATER and not _same(position.options[option], kept, handed.zone):
             yield Judgement(
                 Verdict.UNKNOWN,
                 f"{position.label}: only this update has the parameter {key}, and it is not established that the flow needs "
@@ -327,19 +352,20 @@ def _carried(position: Position, option: str, key: str, handed: _Handed) -> Iter
     )
 
 
-def _compare(position: Position, option: str, key: str, there: str, where: str, read: str) -> Judgement:
+def _compare(position: Position, option: str, key: str, there: str, where: str, read: str, zone: str) -> Judgement:
     """Compare what an option has to be with what stands somewhere.
 
     :param there: what is there.
     :param where: in words.
     :param read: how code reads it, in words.
+    :param zone: time zone of times that have none; empty: not known.
     """
     wanted = position.options[option]
-    if _same(wanted, there):
+    if _same(wanted, there, zone):
         return Judgement(Verdict.SAFE, f"{position.label}: {option}={wanted} is in {where} as {key}, {read}")
-    order = _order(wanted, there)
+    order = _order(wanted, there, zone)
     verdict, effect = {
-        None: (Verdict.UNKNOWN, "which cannot be compared with it"),
+        None: (Verdict.UNKNOWN, _why_not(wanted, there, zone)),
         -1: (Verdict.WILL_DUPLICATE, "which is earlier: what lies between is written again"),
         1: (Verdict.WILL_LOSE, "which is later: what lies between is never read"),
     }[order]
@@ -351,8 +377,33 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _same(a: str, b: str) -> bool:
-    return a == b or (_value(a) is not None and _value(a) == _value(b))
+def _why_not(wanted: str, there: str, zone: str) -> str:
+    times = [value for value in (_value(wanted), _value(there)) if isinstance(value, datetime)]
+    if len(times) < 2:
+        return "which cannot be compared with it"
+    known = f"{_TIME_ZONE} is {zone}" if zone else f"the configuration has no {_TIME_ZONE}"
+    return (
+        "which cannot be compared with it: Spark reads a time without a zone in that of its session, and "
+        f"{known}; give both with a zone, such as 2026-08-20T05:00:00Z"
+    )
+
+
+def _same(a: str, b: str, zone: str) -> bool:
+    if a == b:
+        return True
+    first, second = _pair(a, b, zone)
+    return first is not None and first == second
+
+
+def _pair(a: str, b: str, zone: str) -> tuple[Any, Any]:
+    """Two positions as they can be compared; two ``None`` where they cannot."""
+    first, second = _value(a), _value(b)
+    if isinstance(first, datetime) and isinstance(second, datetime) and bool(first.tzinfo) != bool(second.tzinfo):
+        try:
+            return rewind_time(first.isoformat(), zone or None), rewind_time(second.isoformat(), zone or None)
+        except RefusedError:  # the zone is not known, or the clocks were changed then
+            return None, None
+    return first, second
 
 
 def _value(text: str) -> Any:
@@ -362,15 +413,14 @@ def _value(text: str) -> Any:
     except ValueError:
         pass
     try:
-        time = datetime.fromisoformat(text.strip())
+        return datetime.fromisoformat(text.strip())
     except ValueError:
         return None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-def _order(wanted: str, there: str) -> int | None:
+def _order(wanted: str, there: str, zone: str) -> int | None:
     """-1 where what is there comes earlier, 1 where it comes later (of offsets: anywhere), ``None`` where nobody knows."""
-    a, b = _value(wanted), _value(there)
+    a, b = _pair(wanted, there, zone)
     if isinstance(a, dict) and isinstance(b, dict):
         pairs = _offsets(a, b)
         if not pairs:

@@ -155,6 +155,7 @@ class FlowSteps:
                 "language": self.language,
                 "verdict": p.verdict.value,
                 "reasons": list(p.reasons),
+                **({"all_sources": True} if self.evidence.sources_known else {}),
             }
             for p in self.positions
         ]

@@ -56,7 +56,8 @@ class ResetCheckpointOperator(PipelineChangeOperator):
     :param starting_positions: flow -> where it begins: ``{"source", "options", "carried_by": {option: key of configuration or
         parameters}, "language": "python" or "sql"}`` or with ``"deployed": True``; or the XCom of ``StartingPositionsOperator``.
         (templated)
-    :param sources: flow -> all that it joins or unions, where the event log does not show. (templated)
+    :param sources: flow -> all that it reads, where the event log does not show; or ``"all_sources": True`` in its position.
+        (templated)
     :param guard_report: the XCom of a source guard, or several by name. (templated)
     :param job_id: the job that runs the pipeline: the reset goes through it. (templated)
     :param run_parameter: name of a pipeline parameter that gets this task's id, so that its update is certain where the

@@ -78,7 +78,7 @@ class Broken:
     @property
     def starting_positions(self) -> dict[str, Any]:
         """What a person gives who knows the new source."""
-        about = {"carried_by": {self.option: self.key}, "language": self.language}
+        about = {"carried_by": {self.option: self.key}, "language": self.language, "all_sources": True}
         return {FLOW: {"options": {self.option: self.position}, **about}}
 
     def counted(self) -> tuple[int, list[str]]:

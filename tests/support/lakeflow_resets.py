@@ -29,6 +29,7 @@ either_way = pytest.mark.parametrize("deferrable", [False, True], ids=["waiting"
 def reset(pipeline: Pipeline | str, **fields: Any) -> ResetCheckpointOperator:
     given = {"pipeline_id": pipeline if isinstance(pipeline, str) else pipeline.pipeline_id}
     about: dict[str, Any] = {"flows": [FLOW], "mode": "apply", "poll_interval": 0.001, "starting_positions": POSITION}
+    about |= {"sources": {FLOW: ["/landing/customers"]}}
     about |= {"configuration": {"modifiedAfter": READ_UP_TO}, "flows_run_for": 0.0}
     about |= {} if "pipeline_name" in fields else given
     return ResetCheckpointOperator(task_id="reset", **{**about, **fields})

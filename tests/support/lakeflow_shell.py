@@ -19,7 +19,12 @@ from tests.support.command_line import Finished, run
 FLOW = samples.INCREMENTAL
 AFTER = "2026-08-20T05:00:00Z"
 POSITIONS = {
-    FLOW: {"options": {"modifiedAfter": AFTER}, "carried_by": {"modifiedAfter": "modifiedAfter"}, "language": "python"}
+    FLOW: {
+        "options": {"modifiedAfter": AFTER},
+        "carried_by": {"modifiedAfter": "modifiedAfter"},
+        "language": "python",
+        "all_sources": True,
+    }
 }
 
 

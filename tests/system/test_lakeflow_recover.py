@@ -76,7 +76,11 @@ def recover(example_dags: dict[str, DAG], run_dag: RunDag) -> Callable[..., Any]
             if hasattr(each, "poll_interval"):
                 each.poll_interval = 0.01
         positions = {
-            INCREMENTAL: {"options": {"modifiedAfter": after}, "carried_by": {"modifiedAfter": "modifiedAfter"}}
+            INCREMENTAL: {
+                "options": {"modifiedAfter": after},
+                "carried_by": {"modifiedAfter": "modifiedAfter"},
+                "all_sources": True,
+            }
         }
         facts = {"source": "files", "source_holds_unread": True, "source_holds_history": False, "stateful": False}
         conf = {

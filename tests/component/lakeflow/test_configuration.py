@@ -63,6 +63,7 @@ def reset(pipeline: Pipeline, **fields: Any) -> ResetCheckpointOperator:
         "flows_run_for": 0.0,
         "guard_report": ASKED,
         "starting_positions": POSITION,
+        "sources": {"orders": ["orders-events"]},
     }
     return ResetCheckpointOperator(task_id="reset", **{**about, **fields})
 
@@ -362,7 +363,11 @@ def test_a_filter_of_files_stays(workspace: FakeWorkspace, each_listing: bool, a
     samples.land(landing, 2)
     value = "2026-08-20T05:00:00Z"
     position = {
-        samples.INCREMENTAL: {"options": {"modifiedAfter": value}, "carried_by": {"modifiedAfter": "modifiedAfter"}}
+        samples.INCREMENTAL: {
+            "options": {"modifiedAfter": value},
+            "carried_by": {"modifiedAfter": "modifiedAfter"},
+            "all_sources": True,
+        }
     }
     about = {"flows": [samples.INCREMENTAL], "starting_positions": position, "configuration": {"modifiedAfter": value}}
     accept = "UNKNOWN" if after == "put_back" else None

@@ -39,7 +39,9 @@ def _reset(pipeline: Pipeline, deferrable: bool) -> BaseOperator:
         task_id="t",
         pipeline_id=pipeline.pipeline_id,
         flows=[FLOW],
-        starting_positions={FLOW: {"options": {"modifiedAfter": "2026-08-20T05:00:00Z"}, "deployed": True}},
+        starting_positions={
+            FLOW: {"options": {"modifiedAfter": "2026-08-20T05:00:00Z"}, "deployed": True, "all_sources": True}
+        },
         configuration={"modifiedAfter": "2026-08-20T05:00:00Z"},
         mode="apply",
         poll_interval=0.001,

@@ -89,7 +89,7 @@ def _operator(kind: str, pipeline: Pipeline, chance: random.Random) -> BaseOpera
         "on_active_update": chance.choice(["wait", "stop"]),
     }
     if kind == "reset":
-        position = {FLOW: {"options": {"modifiedAfter": POSITION}, "deployed": True}}
+        position = {FLOW: {"options": {"modifiedAfter": POSITION}, "deployed": True, "all_sources": True}}
         about |= {"flows": [FLOW], "starting_positions": position, "run_parameter": "airflow_run"}
         return ResetCheckpointOperator(**about, configuration={"modifiedAfter": POSITION})
     if kind == "refresh":

@@ -88,7 +88,7 @@ def test_not_waited_for(workspace: FakeWorkspace, broken: Pipeline) -> None:
 def test_failure_has_the_event_log_and_the_way_out(workspace: FakeWorkspace, deferrable: bool) -> None:
     pipeline = samples.customers(workspace)
     samples.remove_drop_duplicates(pipeline)
-    position = {"options": {"startingVersion": "3"}, "deployed": True}
+    position = {"options": {"startingVersion": "3"}, "deployed": True, "all_sources": True}
     task = Task(
         lambda: reset(
             pipeline,
@@ -303,7 +303,7 @@ def test_a_flow_that_fails_after_it_ran(workspace: FakeWorkspace) -> None:
 def test_an_update_that_leaves_the_flow_out_is_no_success(workspace: FakeWorkspace) -> None:
     pipeline = samples.orders(workspace)
     flow = "main.orders.bronze"
-    position = {flow: {"options": {"startingOffsets": "x"}, "deployed": True}}
+    position = {flow: {"options": {"startingOffsets": "x"}, "deployed": True, "all_sources": True}}
     about = {"flows": [flow], "starting_positions": position, "configuration": None}
     without = lambda **more: reset(pipeline, refresh_selection=["silver"], **about, **more)  # noqa: E731
     with pytest.raises(AirflowFailException, match="its table bronze is not among those that are refreshed"):

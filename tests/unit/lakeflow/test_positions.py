@@ -19,7 +19,12 @@ def verdicts(
     given: Any, *, there: dict[str, str] | None = None, sources: Any = None, asked: bool = True
 ) -> list[tuple[str, str]]:
     found = judge_positions(
-        ["f"], positions_of(given), sources or {}, parameters={}, configuration=there or {}, asked=asked
+        ["f"],
+        positions_of(given),
+        {"f": ["t"]} if sources is None else sources,
+        parameters={},
+        configuration=there or {},
+        asked=asked,
     )
     return [(judgement.verdict.value, judgement.reason) for judgement in found]
 
@@ -68,6 +73,7 @@ def test_other_shapes(given: Any) -> None:
     ("name", "value"),
     [
         *(("deployed", each) for each in ("false", "True", 2, [])),
+        ("all_sources", "false"),
         *(("carried_by", each) for each in ("key", [1])),
         *(("reasons", each) for each in ("one", 5)),
         *(("verdict", each) for each in ("FINE", [])),
@@ -102,7 +108,8 @@ def test_of_a_flow_that_is_not_reset() -> None:
     ("option", "wanted", "there", "verdict"),
     [
         ("modifiedAfter", "2026-08-20T05:00:00Z", "2026-08-20T05:00:00+00:00", "SAFE"),
-        ("modifiedAfter", "2026-08-20T05:00:00Z", "2026-08-20T05:00:00", "SAFE"),
+        ("modifiedAfter", "2026-08-20T05:00:00Z", "2026-08-20T05:00:00", "UNKNOWN"),
+        ("modifiedAfter", "2026-08-20T05:00:00", "2026-08-20 05:00:00", "SAFE"),
         ("modifiedAfter", "2026-08-20T05:00:00Z", "2026-08-20T05:00:01Z", "WILL_LOSE"),
         ("modifiedAfter", "2026-08-20T05:00:00Z", "2026-08-20T04:59:59Z", "WILL_DUPLICATE"),
         ("startingVersion", 12, "12", "SAFE"),
@@ -121,6 +128,34 @@ def test_what_the_code_has(option: str, wanted: Any, there: str, verdict: str) -
     given = {"f": {"options": {option: wanted}, "carried_by": {option: "key"}}}
     ((found, reason),) = verdicts(given, there={"key": there})
     assert found == verdict, reason
+
+
+@pytest.mark.parametrize(
+    ("zone", "there", "verdict"),
+    [
+        ("America/Los_Angeles", "2026-08-19T22:00:00", "SAFE"),
+        ("America/Los_Angeles", "2026-08-20T05:00:00", "WILL_LOSE"),
+        ("UTC", "2026-08-20T05:00:00", "SAFE"),
+        ("Nowhere", "2026-08-20T05:00:00", "UNKNOWN"),
+    ],
+)
+def test_a_time_without_a_zone_is_in_that_of_the_session(zone: str, there: str, verdict: str) -> None:
+    given = {"f": {"options": {"modifiedAfter": "2026-08-20T05:00:00Z"}, "carried_by": {"modifiedAfter": "key"}}}
+    ((found, reason),) = verdicts(given, there={"key": there, "spark.sql.session.timeZone": zone})
+    assert found == verdict, reason
+    if verdict == "UNKNOWN":
+        assert "spark.sql.session.timeZone is Nowhere; give both with a zone" in reason
+
+
+def test_sources_that_nobody_names() -> None:
+    """The flow may union another topic, which the reset would read again from its beginning."""
+    one = {"options": {"modifiedAfter": "x"}, "deployed": True}
+    (first, *_) = verdicts({"f": one}, sources={})
+    assert first[0] == "UNKNOWN"
+    assert "flow f: it is not known what it reads" in first[1]
+    assert "give sources={'f': [all that it reads]}" in first[1]
+    for known in ({**one, "all_sources": True}, {"sources": [one]}):
+        assert [verdict for verdict, _ in verdicts({"f": known}, sources={})] == ["SAFE"]
 
 
 def test_what_cannot_be_seen() -> None:
