@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -14,9 +13,10 @@ from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset, Offset
 from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.guards.kafka_client import TIMEOUT, KafkaClient
-from airflow_ckpt_provider.guards.kafka_identity import KIND, Fingerprint, KnownTopics
-from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic, TopicConfig
+from airflow_ckpt_provider.guards.kafka_identity import KIND, Fingerprint, KnownTopics, compare_topics
+from airflow_ckpt_provider.guards.kafka_log import Partition, TopicConfig
 from airflow_ckpt_provider.guards.kafka_retention import Movement, TimeToLoss, retention_needed_ms, time_to_loss
+from airflow_ckpt_provider.guards.kafka_topics import read_topics
 from airflow_ckpt_provider.guards.kafka_verdicts import PartitionVerdict, Seen, judge_partitions, reasons
 from airflow_ckpt_provider.guards.reader_options import reader_options
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
@@ -25,11 +25,13 @@ from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.verdict import Verdict
 
-#: A record that was read cannot be younger than the batch that read it; clocks may differ by this much.
-_CLOCKS_MS = 300_000
 #: Where retention is by size, the estimate has to be this many times the time that is needed.
 _MARGIN = 2.0
 _NOT_KNOWN = KnownTopics()
+#: Of which partitions it is asked for how long they will have what is read next.
+_THERE = frozenset({"fine", "not read", "not compared"})
+_NO_SETTINGS = "the broker did not report the settings of the topic"
+_DELETIONS = "delete.retention.ms"
 _PATTERN = "subscribepattern"
 _INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _NO_START = (
@@ -99,7 +101,7 @@ class KafkaGuard:
             named, doubts = frozenset(), [Judgement(Verdict.UNKNOWN, doubt)]
         else:
             doubts = []
-        seen, oldest, newest = look(cluster, start, source, known, also=named, committed=self._committed)
+        seen = read_topics(cluster, start, source, known, also=named, committed=self._committed)
         found = judge_partitions(
             start,
             planned,
@@ -109,7 +111,7 @@ class KafkaGuard:
             also=named,
             left_out=set() if doubts else _left_out(options, start),
         )
-        found = [_with_time(p, seen, oldest, newest, known) for p in found]
+        found = [_with_time(p, seen, known) for p in found]
         judgements = [Judgement(v, text) for v, text in reasons(found, seen, if_gone=self._settings.if_gone)]
         judgements += [*doubts, *_notes(seen, found, source)]
         retention, short = self._retention(found, seen)
@@ -139,7 +141,7 @@ class KafkaGuard:
             config = seen.configs.get(name)
             of_topic = [p for p in found if p.partition[0] == name and p.left is not None]
             facts[name] = {"topic_id": topic.topic_id, **_settings_of(config)}
-            if config is None or self._settings.max_downtime is None:
+            if self._settings.max_downtime is None:
                 continue
             needed = self._settings.max_downtime + self._settings.buffer
             unread = [
@@ -148,15 +150,13 @@ class KafkaGuard:
                 if (r := seen.at_offset.get(p.partition)) and r.timestamp_ms is not None
             ]
             enough = retention_needed_ms(needed, oldest_unread_ms=min(unread, default=None), now_ms=seen.now_ms)
-            judged = self._short(name, config, of_topic, needed, enough) or self._deletions(name, config, needed)
+            judged = self._short(name, of_topic, needed, enough) or self._deletions(name, config, needed)
             facts[name] |= {"needed_retention_ms": enough, "retention_is_short": judged is not None}
             if judged:
                 short.append(judged)
         return facts, short
 
-    def _short(
-        self, topic: str, config: TopicConfig, found: list[PartitionVerdict], needed: float, enough: int
-    ) -> Judgement | None:
+    def _short(self, topic: str, found: list[PartitionVerdict], needed: float, enough: int) -> Judgement | None:
         lefts = [p.left for p in found if p.left is not None]
         bounded = [left.at_least for left in lefts if left.at_least is not None]
         plan = f"the planned downtime of {format_duration(self._settings.max_downtime or 0)}"
@@ -180,73 +180,21 @@ class KafkaGuard:
             return Judgement(Verdict.SAFE if self._warn_only else Verdict.UNKNOWN, text)
         return None
 
-    def _deletions(self, topic: str, config: TopicConfig, needed: float) -> Judgement | None:
+    def _deletions(self, topic: str, config: TopicConfig | None, needed: float) -> Judgement | None:
         """Whether a compacted topic keeps what is deleted meanwhile for as long as the query is down."""
-        if not config.compacts or needed * 1000 <= config.delete_retention_ms:
+        if config is None or not config.compacts:
             return None
-        text = (
-            f"topic {topic} is compacted, and keeps deletions (records without a value) for "
-            f"{format_duration(config.delete_retention_ms / 1000)} (delete.retention.ms), less than the planned downtime and its "
-            "buffer: the query may never see them, and keeps rows that are deleted"
-        )
+        if _DELETIONS in config.unreported:
+            kept = f"the broker does not report {_DELETIONS}, for which the topic keeps deletions (records without a value)"
+        elif needed * 1000 > config.delete_retention_ms:
+            kept = (
+                f"keeps deletions (records without a value) for {format_duration(config.delete_retention_ms / 1000)} "
+                f"({_DELETIONS}), less than the planned downtime and its buffer"
+            )
+        else:
+            return None
+        text = f"topic {topic} is compacted, and {kept}: the query may never see them, and keeps rows that are deleted"
         return Judgement(Verdict.SAFE if self._warn_only else Verdict.UNKNOWN, text)
-
-
-def look(
-    cluster: KafkaClient,
-    start: Mapping[Partition, int],
-    source: GuardedSource,
-    known: KnownTopics,
-    *,
-    also: Collection[str] = (),
-    committed: bool = False,
-) -> tuple[Seen, dict[Partition, Record], dict[Partition, int]]:
-    """Ask for all that is needed to judge: a fixed number of calls, however many partitions there are.
-
-    :param also: topics that are new to the checkpoint.
-    :param committed: the query reads committed records only.
-    :return: what was seen, the oldest record of each log where its retention matters, and the newest timestamps; of an empty
-        partition that of its topic.
-    """
-    names = {topic for topic, _ in start}.union(also)
-    topics = cluster.topics(names)
-    live = [(name, n) for name, topic in topics.items() for n in topic.partitions]
-    ends = cluster.ends(live, committed=committed)
-    configs = cluster.configs(topics)
-    # From the last record that was read to the first that was not: its age, and whether offsets without a record lie there.
-    wanted = {
-        p: (max(ends[p].earliest, offset - 1), offset)
-        for p, offset in start.items()
-        if p in ends and 0 <= offset <= ends[p].latest and ends[p].earliest < ends[p].latest
-    }
-    read = cluster.read(wanted)
-    gone = {p: ends[p] for p, offset in start.items() if p in ends and 0 <= offset < ends[p].earliest}
-    gone |= {p: ends[p] for p in ends if p not in start and ends[p].earliest}
-    tails = cluster.read({p: (e.latest - 1, e.latest - 1) for p, e in gone.items() if e.latest > e.earliest})
-    made_again = _recreated(cluster, known, topics, ends)
-    trimmed = [p for p in wanted if ends[p].earliest and configs[p[0]].retention_bytes is not None]
-    oldest = {p: r[0] for p, r in cluster.read({p: (ends[p].earliest,) * 2 for p in trimmed}).items() if r}
-    deleting = [p for p in wanted if p[0] in configs and configs[p[0]].deletes]
-    seen = Seen(
-        now_ms=int(time.time() * 1000),
-        topics=topics,
-        ends=ends,
-        configs=configs,
-        at_offset={p: r[-1] for p, r in read.items() if r and r[-1].offset >= start[p]},
-        holey=frozenset(
-            {name for name, config in configs.items() if config.compacts}
-            | {p[0] for p, records in read.items() if _has_holes(records, wanted[p], ends[p])}
-            | {p[0] for p, records in tails.items() if not records}
-        ),
-        made_again=made_again or _too_young(topics, configs, read, start, source),
-    )
-    newest = cluster.newest_timestamps(deleting)
-    of_topic: dict[str, int] = {}
-    for (name, _), ms in newest.items():
-        of_topic[name] = max(ms, of_topic.get(name, 0))
-    # An empty partition has none: those beside it show what timestamps producers write.
-    empty = {p: of_topic[p[0]] for p in ends if p not in newest and p[0] in of_topic}
-    return seen, oldest, {**empty, **newest}
 
 
 def _named(options: Mapping[str, str], cluster: KafkaClient) -> frozenset[str]:
@@ -273,40 +221,6 @@ def _left_out(options: Mapping[str, str], start: Collection[Partition]) -> set[P
         return set(start) - assigned
     named = set(filter(None, (name.strip() for name in options.get("subscribe", "").split(","))))
     return {p for p in start if p[0] not in named} if named else set()
-
-
-def _has_holes(records: tuple[Record, ...], wanted: tuple[int, int], ends: LogEnds) -> bool:
-    """Whether offsets that were read over had no record."""
-    first, last = wanted
-    offsets = {r.offset for r in records}
-    return any(o not in offsets for o in range(first, min(last + 1, ends.latest)))
-
-
-def _too_young(
-    topics: Mapping[str, Topic],
-    configs: Mapping[str, TopicConfig],
-    read: Mapping[Partition, tuple[Record, ...]],
-    start: Mapping[Partition, int],
-    source: GuardedSource,
-) -> dict[str, str]:
-    """Find topics whose "last read record" was written after the batch that is said to have read it.
-
-    Only where the broker itself writes the timestamps: a producer may write any.
-    """
-    if source.logged_at is None:
-        return {}
-    logged_ms = int(source.logged_at.timestamp() * 1000)
-    found = {}
-    for p, records in read.items():
-        before = [r for r in records if r.offset < start[p] and r.timestamp_ms is not None]
-        append_time = p[0] in configs and configs[p[0]].append_time
-        if before and append_time and (before[-1].timestamp_ms or 0) > logged_ms + _CLOCKS_MS:
-            at = datetime.fromtimestamp((before[-1].timestamp_ms or 0) / 1000, UTC).isoformat()
-            found[p[0]] = (
-                f"offset {before[-1].offset} of partition {p[1]} was written at {at}, after the batch of "
-                f"{source.logged_at.isoformat()} that is logged to have read it"
-            )
-    return {name: why for name, why in found.items() if name in topics}
 
 
 def _with_start(source: GuardedSource) -> GuardedSource:
@@ -336,24 +250,20 @@ def _flat(offset: Offset | None) -> dict[Partition, int]:
     return {(topic, n): o for topic, partitions in offset.partitions.items() for n, o in partitions.items()}
 
 
-def _with_time(
-    p: PartitionVerdict,
-    seen: Seen,
-    oldest: Mapping[Partition, Record],
-    newest: Mapping[Partition, int],
-    known: KnownTopics,
-) -> PartitionVerdict:
+def _with_time(p: PartitionVerdict, seen: Seen, known: KnownTopics) -> PartitionVerdict:
     config = seen.configs.get(p.partition[0])
-    if p.code != "fine" or p.ends is None or p.offset is None or config is None:
+    if p.code not in _THERE or p.ends is None or p.offset is None:
         return p
-    left: TimeToLoss = time_to_loss(
+    if config is None:
+        return dataclasses.replace(p, left=TimeToLoss(None, None, "retention.ms", _NO_SETTINGS))
+    left = time_to_loss(
         p.offset,
         p.ends,
         config,
         now_ms=seen.now_ms,
         at_offset=seen.at_offset.get(p.partition),
-        oldest=oldest.get(p.partition),
-        newest_ms=newest.get(p.partition),
+        oldest=seen.oldest.get(p.partition),
+        newest_ms=seen.newest.get(p.partition),
         movement=_movement(p, known, seen.now_ms),
     )
     return dataclasses.replace(p, left=left)
@@ -398,13 +308,18 @@ def _settings_of(config: TopicConfig | None) -> dict[str, Any]:
     if config is None:
         return {}
     return {
-        "retention_ms": -1 if config.retention_ms is None else config.retention_ms,
+        "retention_ms": _reported(config, "retention.ms", config.retention_ms),
         "retention_is_inherited": config.retention_is_inherited,
-        "retention_bytes": -1 if config.retention_bytes is None else config.retention_bytes,
+        "retention_bytes": _reported(config, "retention.bytes", config.retention_bytes),
         "cleanup_policy": ",".join(sorted(config.cleanup)),
         "segment_ms": config.segment_ms,
         "tiered": config.tiered,
     }
+
+
+def _reported(config: TopicConfig, name: str, value: int | None) -> int | None:
+    """A limit as Kafka writes it, -1 for none; ``None`` if the broker did not report it."""
+    return None if name in config.unreported else -1 if value is None else value
 
 
 def _least(values: Iterable[float | None]) -> float | None:
@@ -458,7 +373,7 @@ def record(
     read = cluster.read(last)
     fingerprints = {}
     for p, log in ends.items():
-        records = read.get(p, ())
+        records = read.get(p)
         same = records[0] if records and records[0].offset == positions[p] - 1 else None
         fingerprints[p] = Fingerprint(
             log.earliest, log.latest, same.offset if same else None, same.timestamp_ms if same else None
@@ -467,13 +382,5 @@ def record(
     now = KnownTopics(datetime.now(UTC), ids, fingerprints)
     names = {topic for topic, _ in positions}
     before = dataclasses.replace(before, fingerprints={p: f for p, f in before.fingerprints.items() if p[0] in names})
-    return before.continued(now, recreated=_recreated(cluster, before, topics, ends), planned=planned)
-
-
-def _recreated(
-    cluster: KafkaClient, known: KnownTopics, topics: Mapping[str, Topic], ends: Mapping[Partition, LogEnds]
-) -> dict[str, str]:
-    """Topics that are not those that were recorded, and why."""
-    compare = known.to_compare(topics, ends)
-    again = {p: records[0] for p, records in cluster.read({p: (o, o) for p, o in compare.items()}).items() if records}
-    return {name: why for name, topic in topics.items() if (why := known.recreated(topic, again))}
+    recreated, unread = compare_topics(cluster.read, before, topics, ends)
+    return before.continued(now, recreated={*recreated, *unread}, planned=planned)

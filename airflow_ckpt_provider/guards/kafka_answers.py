@@ -25,15 +25,17 @@ def topic_config(entries: Mapping[str, Any], check_interval_ms: int | None) -> T
     """Settings of a topic."""
     from confluent_kafka.admin import ConfigSource
 
+    reported = {name: entry.value for name, entry in entries.items() if entry.value not in (None, "")}
+
     def number(name: str, default: int) -> int:
-        return int(entries[name].value) if name in entries else default
+        return int(reported.get(name, default))
 
     retention = entries.get("retention.ms")
     own = retention is not None and retention.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
     ms, size = number("retention.ms", -1), number("retention.bytes", -1)
-    text = entries["cleanup.policy"].value if "cleanup.policy" in entries else "delete"
-    kind = entries["message.timestamp.type"].value if "message.timestamp.type" in entries else "CreateTime"
-    tiered = entries["remote.storage.enable"].value if "remote.storage.enable" in entries else "false"
+    text = reported.get("cleanup.policy", "delete")
+    kind = reported.get("message.timestamp.type", "CreateTime")
+    tiered = reported.get("remote.storage.enable", "false")
     return TopicConfig(
         retention_ms=None if ms < 0 else ms,
         retention_is_inherited=not own,
@@ -45,4 +47,5 @@ def topic_config(entries: Mapping[str, Any], check_interval_ms: int | None) -> T
         tiered=tiered == "true",
         check_interval_ms=check_interval_ms,
         delete_retention_ms=number("delete.retention.ms", 86_400_000),
+        unreported=frozenset({"retention.ms", "retention.bytes", "delete.retention.ms"} - reported.keys()),
     )

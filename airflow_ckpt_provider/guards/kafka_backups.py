@@ -9,8 +9,8 @@ from typing import Any
 
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset
 from airflow_ckpt_provider.guards.kafka_client import KafkaClient
-from airflow_ckpt_provider.guards.kafka_identity import KnownTopics
-from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic
+from airflow_ckpt_provider.guards.kafka_identity import KnownTopics, compare_topics
+from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Topic
 from airflow_ckpt_provider.guards.kafka_verdicts import Seen, judge_partitions, reasons
 from airflow_ckpt_provider.guards.query import from_facts
 from airflow_ckpt_provider.verdict import Usefulness, Verdict
@@ -43,11 +43,7 @@ def judge_backups(cluster: KafkaClient, facts: Sequence[Mapping[str, Any]]) -> l
     names = {topic for sources in known for offset, _ in sources for topic in offset.partitions}
     topics = cluster.topics(names)
     ends = cluster.ends([(name, n) for name, topic in topics.items() for n in topic.partitions])
-    compare = {}
-    for sources in known:
-        for _, before in sources:
-            compare[id(before)] = cluster.read({p: (o, o) for p, o in before.to_compare(topics, ends).items()})
-    return [_judge(sources, topics, ends, compare) for sources in known]
+    return [_judge(cluster, sources, topics, ends) for sources in known]
 
 
 def _of_kafka(facts: Mapping[str, Any]) -> list[tuple[KafkaOffset, KnownTopics]]:
@@ -58,10 +54,10 @@ def _of_kafka(facts: Mapping[str, Any]) -> list[tuple[KafkaOffset, KnownTopics]]
 
 
 def _judge(
+    cluster: KafkaClient,
     sources: list[tuple[KafkaOffset, KnownTopics]],
     topics: Mapping[str, Topic],
     ends: Mapping[Partition, LogEnds],
-    compare: Mapping[int, Mapping[Partition, tuple[Record, ...]]],
 ) -> BackupVerdict:
     if not sources:
         return BackupVerdict(Usefulness.UNKNOWN, ("it has no Kafka source",), None)
@@ -69,9 +65,8 @@ def _judge(
     why: list[str] = []
     lost: int | None = 0
     for offset, known in sources:
-        read = {p: r[0] for p, r in compare[id(known)].items() if r}
-        again = {name: text for name, topic in topics.items() if (text := known.recreated(topic, read))}
-        seen = Seen(int(time.time() * 1000), topics, ends, made_again=again)
+        recreated, unread = compare_topics(cluster.read, known, topics, ends)
+        seen = Seen(int(time.time() * 1000), topics, ends, made_again=recreated, not_compared=unread)
         start = {(topic, n): o for topic, partitions in offset.partitions.items() for n, o in partitions.items()}
         found = judge_partitions(start, None, seen, if_gone=Verdict.WILL_FAIL)
         codes |= {p.code for p in found if p.verdict is not Verdict.SAFE}
@@ -86,6 +81,6 @@ def _judge(
 def _usefulness(codes: set[str]) -> Usefulness:
     if codes & {"topic deleted", "topic recreated", "ahead of the log", "partition removed"}:
         return Usefulness.DEAD
-    if "no leader" in codes:
+    if codes & {"no leader", "not compared"}:
         return Usefulness.UNKNOWN
     return Usefulness.STATE_ONLY if codes else Usefulness.REPLAYABLE

@@ -152,8 +152,12 @@ class KafkaClient:
         interval = self._check_interval() if found else None
         return {resource.name: topic_config(entries, interval) for resource, entries in found.items()}
 
-    def read(self, ranges: Mapping[Partition, tuple[int, int]]) -> dict[Partition, tuple[Record, ...]]:
-        """Read from an offset on, until a record at or after a second offset or the end of the log."""
+    def read(self, ranges: Mapping[Partition, tuple[int, int]]) -> dict[Partition, tuple[Record, ...] | None]:
+        """Read from an offset on, until a record at or after a second offset or the end of the log.
+
+        :return: the records of each partition. ``None``: the log does not have the first offset, or the partition does not
+            exist. A partition that could not be read in time is left out.
+        """
         if not ranges:
             return {}
         with self._asking("read records (ACL: Read on the topic)"):
@@ -190,7 +194,7 @@ class KafkaClient:
 
         with self._asking("read records (ACL: Read on the topic)"):
             done = self._read({partition: (ends.earliest, ends.latest - 1)}, keep)
-            if partition not in done:
+            if done.get(partition) is None:
                 raise self._explained(None, f"read all of {partition[0]}-{partition[1]}")
         return tuple(found)
 
@@ -352,7 +356,7 @@ class KafkaClient:
 
     def _read(
         self, ranges: Mapping[Partition, tuple[int, int]], keep: Callable[[Any], None] = lambda message: None
-    ) -> dict[Partition, tuple[Record, ...]]:
+    ) -> dict[Partition, tuple[Record, ...] | None]:
         from confluent_kafka import Consumer, KafkaException, TopicPartition
 
         self._left()
@@ -375,11 +379,11 @@ class KafkaClient:
         consumer = Consumer(settings)
         waiting = dict(ranges)
         seen: dict[Partition, list[Record]] = {partition: [] for partition in ranges}
-        done: dict[Partition, tuple[Record, ...]] = {}
+        done: dict[Partition, tuple[Record, ...] | None] = {}
 
-        def finish(partition: Partition) -> TopicPartition:
+        def finish(partition: Partition, *, is_gone: bool = False) -> TopicPartition:
             del waiting[partition]
-            done[partition] = tuple(seen[partition])
+            done[partition] = None if is_gone else tuple(seen[partition])
             return TopicPartition(*partition)
 
         try:
@@ -396,8 +400,10 @@ class KafkaClient:
                             raise KafkaException(error)
                         continue
                     if error is not None:
-                        if error.name() in ("_PARTITION_EOF", "_AUTO_OFFSET_RESET", "UNKNOWN_TOPIC_OR_PART"):
+                        if error.name() == "_PARTITION_EOF":
                             finished.append(finish(partition))
+                        elif error.name() in ("_AUTO_OFFSET_RESET", "UNKNOWN_TOPIC_OR_PART"):
+                            finished.append(finish(partition, is_gone=True))
                         elif not error.retriable():
                             raise KafkaException(error)
                         continue

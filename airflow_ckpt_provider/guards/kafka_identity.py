@@ -6,7 +6,7 @@ offsets Spark cannot tell. Its id (KIP-516) shows it, and where brokers have non
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -167,6 +167,35 @@ class KnownTopics:
                     f"at the backup it was of {_moment(f.timestamp_ms)}"
                 )
         return None
+
+
+def compare_topics(
+    read: Callable[[Mapping[Partition, tuple[int, int]]], Mapping[Partition, tuple[Record, ...] | None]],
+    known: KnownTopics,
+    topics: Mapping[str, Topic],
+    ends: Mapping[Partition, LogEnds],
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Compare topics with what was recorded of them.
+
+    :param read: how records are read, as :meth:`~.kafka_log.KafkaCluster.read`.
+    :param known: what was recorded.
+    :param topics: the topics now.
+    :param ends: both ends of their logs.
+    :return: the topics that are not those that were recorded, and why; and those of which none of the records was read
+        that would show it, and which.
+    """
+    wanted = known.to_compare(topics, ends)
+    answers = read({p: (o, o) for p, o in wanted.items()}) if wanted else {}
+    found = {p: records[0] for p, records in answers.items() if records}
+    recreated = {name: why for name, topic in topics.items() if (why := known.recreated(topic, found))}
+    compared = {p[0] for p, records in answers.items() if records is not None}
+    unread: dict[str, str] = {}
+    for (name, number), offset in wanted.items():
+        if name not in compared:
+            unread.setdefault(
+                name, f"record {offset:,} of partition {number}, which a backup recorded, could not be read"
+            )
+    return recreated, unread
 
 
 def _moment(ms: int | None) -> str:

@@ -68,6 +68,8 @@ class TopicConfig:
     :param tiered: whether older segments lie in remote storage (KIP-405).
     :param check_interval_ms: ``log.retention.check.interval.ms`` of the broker; ``None`` where it was not reported.
     :param delete_retention_ms: ``delete.retention.ms``: how long a compacted topic keeps a deletion, a record without a value.
+    :param unreported: those of ``retention.ms``, ``retention.bytes`` and ``delete.retention.ms`` that the broker did not report,
+        as some proxies and managed brokers do. What such a field holds is no setting.
     """
 
     retention_ms: int | None
@@ -80,11 +82,18 @@ class TopicConfig:
     tiered: bool = False
     check_interval_ms: int | None = None
     delete_retention_ms: int = 86_400_000
+    unreported: frozenset[str] = frozenset()
 
     @property
     def deletes(self) -> bool:
         """Whether records are deleted because of their age or of the log's size."""
-        return "delete" in self.cleanup and (self.retention_ms is not None or self.retention_bytes is not None)
+        limited = self.retention_ms is not None or self.retention_bytes is not None
+        return "delete" in self.cleanup and (limited or bool(self.limits_unreported))
+
+    @property
+    def limits_unreported(self) -> list[str]:
+        """Limits of age and size that the broker did not report."""
+        return [name for name in ("retention.ms", "retention.bytes") if name in self.unreported]
 
     @property
     def compacts(self) -> bool:
@@ -107,11 +116,12 @@ class KafkaCluster(Protocol):
     def configs(self, topics: Collection[str]) -> dict[str, TopicConfig]:
         """Settings of topics."""
 
-    def read(self, ranges: Mapping[Partition, tuple[int, int]]) -> dict[Partition, tuple[Record, ...]]:
+    def read(self, ranges: Mapping[Partition, tuple[int, int]]) -> dict[Partition, tuple[Record, ...] | None]:
         """Read from an offset on, until a record at or after a second offset or the end of the log.
 
         Holes (compaction, markers and aborted records of transactions) are passed over. Partitions of which nothing
-        could be read in time are left out; one whose log ends before gets what there was, which may be nothing.
+        could be read in time are left out; one whose log ends before gets what there was, which may be nothing. ``None``: the
+        log does not have the first offset (OFFSET_OUT_OF_RANGE), or the partition does not exist.
         """
 
     def set_retention(self, topic: str, retention_ms: int | None, *, inherit: bool = False) -> None:

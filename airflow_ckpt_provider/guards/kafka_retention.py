@@ -84,6 +84,8 @@ def time_to_loss(
     if not config.deletes:
         why = "retention.ms is -1" if "delete" in config.cleanup else "cleanup.policy is compact: no age or size limit"
         return TimeToLoss(None, None, "nothing", why)
+    if missing := config.limits_unreported:
+        return TimeToLoss(None, None, missing[0], f"the broker does not report {' and '.join(missing)} of the topic")
     if offset >= ends.latest:
         return _of_what_comes(ends, config, now_ms=now_ms, newest_ms=newest_ms)
     rate = _records_per_second(ends, oldest or at_offset, newest_ms)

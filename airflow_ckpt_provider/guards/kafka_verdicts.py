@@ -40,6 +40,11 @@ class Seen:
     :param at_offset: the first record at or after the checkpoint's offset, where there is one.
     :param holey: topics in which offsets without records were seen: compaction, or markers of transactions.
     :param made_again: topic -> why it is not the one that the checkpoint was reading.
+    :param oldest: the first record of a log where its size limits it, and something was deleted already.
+    :param newest: the newest timestamp in a partition; of an empty one that of its topic.
+    :param unread: partitions whose record at the checkpoint's offset was asked for and not obtained: not in time, or the log
+        was changed each time between two questions.
+    :param not_compared: topic -> what of it was asked for and not obtained, so that it was not compared with a backup.
     """
 
     now_ms: int
@@ -49,6 +54,10 @@ class Seen:
     at_offset: Mapping[Partition, Record] = field(default_factory=dict)
     holey: frozenset[str] = frozenset()
     made_again: Mapping[str, str] = field(default_factory=dict)
+    oldest: Mapping[Partition, Record] = field(default_factory=dict)
+    newest: Mapping[Partition, int] = field(default_factory=dict)
+    unread: frozenset[Partition] = frozenset()
+    not_compared: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +188,10 @@ def _of_checkpoint(
     if max(offset, planned or 0) > ends.stable:
         then = Verdict.WILL_FAIL if stops and offset > ends.stable else Verdict.UNKNOWN
         return PartitionVerdict(partition, then, "ahead of a transaction", offset, ends)
+    if topic in seen.not_compared:
+        return PartitionVerdict(partition, Verdict.UNKNOWN, "not compared", offset, ends)
+    if partition in seen.unread:
+        return PartitionVerdict(partition, Verdict.UNKNOWN, "not read", offset, ends)
     return PartitionVerdict(partition, Verdict.SAFE, "fine", offset, ends)
 
 
@@ -282,6 +295,16 @@ def _reason(topic: str, code: str, group: list[PartitionVerdict], seen: Seen, if
             return (
                 f"topic {topic}: partition {partitions} is in the checkpoint, and the query does not name it any more: what was "
                 f"unread there is not read; {spark}"
+            )
+        case "not compared":
+            return (
+                f"topic {topic}: {seen.not_compared[topic]}: whether it is the topic that the checkpoint has read is not known; "
+                "run the guard again, with more time"
+            )
+        case "not read":
+            return (
+                f"topic {topic}: the next record of partition {partitions} could not be read, in time or before it was deleted: "
+                "whether the offset is still there, and for how long, is not known; run the guard again, with more time"
             )
         case "offsets deleted":
             return f"topic {topic}: {about}{lost:,} records are gone already (by partition {each}){why}; {spark}"
