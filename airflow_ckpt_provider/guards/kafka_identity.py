@@ -6,7 +6,7 @@ offsets Spark cannot tell. Its id (KIP-516) shows it, and where brokers have non
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -103,6 +103,18 @@ class KnownTopics:
                 others[topic] = other["topic_id"], zoned_time(other["since"])
         at = value.get("at")
         return cls(zoned_time(at) if at else None, ids, fingerprints, others)
+
+    @classmethod
+    def merged(cls, several: Sequence[KnownTopics]) -> KnownTopics:
+        """What was recorded of several sources as one, topic by topic; of a topic that two of them read, what the first has."""
+        ids: dict[str, str] = {}
+        fingerprints: dict[Partition, Fingerprint] = {}
+        others: dict[str, tuple[str, datetime]] = {}
+        for known in reversed(several):
+            ids |= known.ids
+            fingerprints |= known.fingerprints
+            others |= known.others
+        return cls(max((known.at for known in several if known.at), default=None), ids, fingerprints, others)
 
     def continued(self, now: KnownTopics, *, recreated: Collection[str], planned: datetime | None) -> KnownTopics:
         """What the next backup records: of each topic what the stream has read.

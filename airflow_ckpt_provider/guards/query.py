@@ -16,6 +16,7 @@ from airflow_ckpt_provider.checkpoint.resume import ResumePoint, read_resume_poi
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset, Offset, OpaqueOffset, parse_offset
 from airflow_ckpt_provider.checkpoint.sources import SOURCES, SOURCES_EVOLVE, log_directory
 from airflow_ckpt_provider.errors import NoSourceOfKindError, RefusedError, UnreadableLogError
+from airflow_ckpt_provider.guards.kafka_identity import KIND, KnownTopics
 from airflow_ckpt_provider.guards.kafka_verdicts import EARLIEST
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, installed_guards, judge_source
 from airflow_ckpt_provider.guards.report import GuardReport, Judgement, SourceReport
@@ -31,12 +32,14 @@ class GuardedQuery:
     :param sources: its sources.
     :param batch_id: the batch that will run first; ``None`` where offsets were given by hand.
     :param judgements: what is to be said of the checkpoint itself.
+    :param not_compared: why its Kafka topics are not compared with those that a backup recorded, where a repository was given.
     """
 
     subject: str
     sources: tuple[GuardedSource, ...]
     batch_id: int | None = None
     judgements: tuple[Judgement, ...] = ()
+    not_compared: str | None = None
 
     def of_kind(self, kind: str, source: str | None = None) -> GuardedQuery:
         """Only the sources of a kind, or one of them; the checkpoint itself is then not judged.
@@ -147,7 +150,7 @@ def from_kafka_offsets(offsets: str | Mapping[str, Any], *, known: Mapping[str, 
     """Offsets given by hand, as Spark's ``startingOffsets`` has them: ``{"orders": {"0": 23, "1": -2}}``.
 
     :param offsets: the same as text or as a mapping; -2 is the earliest, -1 the latest.
-    :param known: ``facts`` of a backup's manifest, to compare the topics with.
+    :param known: ``facts`` of a backup's manifest, to compare the topics with, of whichever source they are.
     :raises RefusedError: they are not of that form.
     """
     try:
@@ -162,7 +165,8 @@ def from_kafka_offsets(offsets: str | Mapping[str, Any], *, known: Mapping[str, 
             f"offsets are malformed ({e}): {str(offsets)[:120]!r}",
             hint='give them as Spark\'s startingOffsets: {"topic": {"0": 23, "1": -2}}',
         ) from e
-    facts = next(iter(_sources_of(known).values()), {})
+    recorded = [KnownTopics.from_json(each) for each in _sources_of(known).values()]
+    facts = KnownTopics.merged(recorded).to_json() if any(each.fingerprints for each in recorded) else {}
     return GuardedQuery("given offsets", (GuardedSource(SourceOffset("0", offset), known=facts),))
 
 
@@ -188,7 +192,10 @@ def guard_query(query: GuardedQuery, settings: GuardSettings, *, guards: Sequenc
         with ThreadPoolExecutor(len(kinds)) as pool:
             found = dict(report for of_kind in pool.map(judged, kinds.values()) for report in of_kind)
     reports = tuple(found[source.name] for source in query.sources)
-    return GuardReport(query.subject, reports, query.judgements, query.batch_id)
+    judgements = query.judgements
+    if query.not_compared and KIND in kinds:
+        judgements = (*judgements, Judgement(Verdict.SAFE, query.not_compared))
+    return GuardReport(query.subject, reports, judgements, query.batch_id)
 
 
 def _sources_of(facts: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:

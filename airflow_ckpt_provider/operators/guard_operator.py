@@ -65,12 +65,14 @@ class GuardOperator(CheckpointOperator, StreamOperator):
     def _query(self, offsets: str | Mapping[str, Any] | None = None) -> GuardedQuery:
         from airflow_ckpt_provider.upgrade.preflight import query_to_guard
 
+        name, stream = text(self.name), self.declared_stream()
         return query_to_guard(
             checkpoint=self._checkpoint_place() if text(self.checkpoint) else None,
             repository=self._given_repository(),
-            name=text(self.name),
+            name=name,
             backup_id=text(self.backup_id),
             offsets=offsets,
+            name_is_declared=stream is not None and name == stream.repository_name,
         )
 
     def _settings(self, options: Mapping[str, Mapping[str, Any]]) -> GuardSettings:

@@ -34,6 +34,7 @@ def guard(call: Call) -> Answer:
         name=args.name,
         backup_id=args.backup_id,
         offsets=args.offsets,
+        name_is_declared=_is_declared(call),
     )
     if args.source is not None:
         query = query.one(args.source)
@@ -43,6 +44,12 @@ def guard(call: Call) -> Answer:
     elif call.screen:
         _show(report, call.screen)
     return Answer(report.to_json(), findings=report.verdict is not Verdict.SAFE)
+
+
+def _is_declared(call: Call) -> bool:
+    """Whether the name is that of the stream that the command names."""
+    stream: str | None = getattr(call.args, "stream", None)
+    return stream is not None and call.args.name == call.streams(call.args.streams).named(stream).repository_name
 
 
 def _settings(call: Call) -> GuardSettings:

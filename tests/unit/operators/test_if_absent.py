@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.operators.delta_retention_guard import DeltaRetentionGuardOperator
 from airflow_ckpt_provider.operators.file_source_guard import FileSourceGuardOperator
 from airflow_ckpt_provider.operators.kafka_retention_guard import KafkaRetentionGuardOperator
+from airflow_ckpt_provider.operators.preflight import RecoveryPreflightOperator
 from airflow_ckpt_provider.sensors.kafka_time_to_loss import KafkaTimeToLossSensor
+from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.streams.stream import Stream
 from tests.support.other_sources import FILE, OF_ANOTHER_KIND, RATE, checkpoint
 
 GUARDS = {
@@ -61,3 +65,18 @@ def test_another_word_is_refused_before_anything_is_read(guard: str) -> None:
     given: dict[str, Any] = {"checkpoint": "/nowhere", "if_absent": "ignore"}
     with pytest.raises(AirflowFailException, match=r"if_absent is 'ignore'\n.*fail, skip"):
         GUARDS[guard](**given).execute({})
+
+
+def test_a_name_without_a_backup_is_that_of_a_declared_stream_or_refused(tmp_path: Path) -> None:
+    place, kept = checkpoint(tmp_path / "ck", RATE), str(tmp_path / "backups")
+    Repository.open_or_create(open_location(kept))
+    declared = Stream("orders", checkpoint=place, repository=kept)
+
+    def verdict(**given: Any) -> Any:
+        task = RecoveryPreflightOperator(task_id="t", stream=declared, on_finding="warn", **given)
+        task.render_template_fields({})
+        return task.execute({})["verdict"]
+
+    assert verdict() == "SAFE"
+    with pytest.raises(AirflowFailException, match="holds no backup of ordres"):
+        verdict(name="ordres")
