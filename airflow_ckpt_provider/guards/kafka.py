@@ -29,7 +29,7 @@ from airflow_ckpt_provider.verdict import Verdict
 _MARGIN = 2.0
 _NOT_KNOWN = KnownTopics()
 #: Of which partitions it is asked for how long they will have what is read next.
-_THERE = frozenset({"fine", "not read", "not compared"})
+_THERE = frozenset({"fine", "partition added", "not read", "not compared"})
 _NO_SETTINGS = "the broker did not report the settings of the topic"
 _DELETIONS = "delete.retention.ms"
 _PATTERN = "subscribepattern"
@@ -117,7 +117,7 @@ class KafkaGuard:
         retention, short = self._retention(found, seen)
         lost = [p.lost for p in found]
         left = [p.left.at_least for p in found if p.left and p.left.at_least is not None]
-        left += [0.0 for p in found if p.code == "offsets deleted"]
+        left += [0.0 for p in found if p.code in ("offsets deleted", "partition added") and p.lost]
         return SourceReport(
             source=source.name,
             kind=KIND,
@@ -252,12 +252,12 @@ def _flat(offset: Offset | None) -> dict[Partition, int]:
 
 def _with_time(p: PartitionVerdict, seen: Seen, known: KnownTopics) -> PartitionVerdict:
     config = seen.configs.get(p.partition[0])
-    if p.code not in _THERE or p.ends is None or p.offset is None:
+    if p.code not in _THERE or p.ends is None:
         return p
     if config is None:
         return dataclasses.replace(p, left=TimeToLoss(None, None, "retention.ms", _NO_SETTINGS))
     left = time_to_loss(
-        p.offset,
+        p.ends.earliest if p.offset is None else p.offset,
         p.ends,
         config,
         now_ms=seen.now_ms,

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from airflow_ckpt_provider.guards.kafka_client import KafkaClient
 from airflow_ckpt_provider.guards.kafka_identity import KnownTopics, compare_topics
 from airflow_ckpt_provider.guards.kafka_log import LogEnds, Partition, Record, Topic, TopicConfig
-from airflow_ckpt_provider.guards.kafka_verdicts import Seen
+from airflow_ckpt_provider.guards.kafka_verdicts import EARLIEST, LATEST, Seen
 from airflow_ckpt_provider.guards.registry import GuardedSource
 
 #: A record that was read cannot be younger than the batch that read it; clocks may differ by this much.
@@ -69,11 +69,13 @@ def _read(
     live = [(name, n) for name, topic in topics.items() for n in topic.partitions]
     ends = cluster.ends(live, committed=committed)
     configs = cluster.configs(topics)
+    # Spark reads a partition that is new to the checkpoint from its earliest offset.
+    positions = {p: _position(start.get(p, EARLIEST), log) for p, log in ends.items()}
     # From the last record that was read to the first that was not: its age, and whether offsets without a record lie there.
     wanted = {
         p: (max(ends[p].earliest, offset - 1), offset)
-        for p, offset in start.items()
-        if p in ends and 0 <= offset <= ends[p].latest and ends[p].earliest < ends[p].latest
+        for p, offset in positions.items()
+        if offset <= ends[p].latest and ends[p].earliest < ends[p].latest
     }
     answers = read(wanted)
     at_start = {p: records for p, records in answers.items() if records is not None}
@@ -95,7 +97,7 @@ def _read(
         topics=topics,
         ends=ends,
         configs=configs,
-        at_offset={p: r[-1] for p, r in at_start.items() if r and r[-1].offset >= start[p]},
+        at_offset={p: r[-1] for p, r in at_start.items() if r and r[-1].offset >= positions[p]},
         holey=frozenset(
             {name for name, config in configs.items() if config.compacts}
             | {p[0] for p, records in at_start.items() if _has_holes(records, wanted[p], ends[p])}
@@ -108,6 +110,11 @@ def _read(
         not_compared=not_compared,
     )
     return seen, bool(gone) or topics.keys() != configs.keys()
+
+
+def _position(offset: int, ends: LogEnds) -> int:
+    """The next offset to read, also where it is one of Spark's words."""
+    return {EARLIEST: ends.earliest, LATEST: ends.latest}.get(offset, offset)
 
 
 def _has_holes(records: tuple[Record, ...], wanted: tuple[int, int], ends: LogEnds) -> bool:
@@ -133,7 +140,7 @@ def _too_young(
     logged_ms = int(source.logged_at.timestamp() * 1000)
     found = {}
     for p, records in read.items():
-        before = [r for r in records if r.offset < start[p] and r.timestamp_ms is not None]
+        before = [r for r in records if p in start and r.offset < start[p] and r.timestamp_ms is not None]
         append_time = p[0] in configs and configs[p[0]].append_time
         if before and append_time and (before[-1].timestamp_ms or 0) > logged_ms + _CLOCKS_MS:
             at = datetime.fromtimestamp((before[-1].timestamp_ms or 0) / 1000, UTC).isoformat()

@@ -37,12 +37,13 @@ class Seen:
     :param topics: the topics that exist.
     :param ends: both ends of the partitions that answered.
     :param configs: settings of the topics.
-    :param at_offset: the first record at or after the checkpoint's offset, where there is one.
+    :param at_offset: the first record at or after the next offset to read, where there is one; of a partition that is new to the
+        checkpoint its first one.
     :param holey: topics in which offsets without records were seen: compaction, or markers of transactions.
     :param made_again: topic -> why it is not the one that the checkpoint was reading.
     :param oldest: the first record of a log where its size limits it, and something was deleted already.
     :param newest: the newest timestamp in a partition; of an empty one that of its topic.
-    :param unread: partitions whose record at the checkpoint's offset was asked for and not obtained: not in time, or the log
+    :param unread: partitions whose record at that offset was asked for and not obtained: not in time, or the log
         was changed each time between two questions.
     :param not_compared: topic -> what of it was asked for and not obtained, so that it was not compared with a backup.
     """
@@ -161,9 +162,10 @@ def _of_checkpoint(
     if ends is None:
         return PartitionVerdict(partition, Verdict.UNKNOWN, "no leader", offset, None, None)
     if offset < 0:
-        return PartitionVerdict(
-            partition, Verdict.SAFE, "fine", ends.latest if offset == LATEST else ends.earliest, ends
-        )
+        at = ends.latest if offset == LATEST else ends.earliest
+        if partition in seen.unread:
+            return PartitionVerdict(partition, Verdict.UNKNOWN, "not read", at, ends)
+        return PartitionVerdict(partition, Verdict.SAFE, "fine", at, ends)
     if topic in seen.made_again:
         loud = not ends.earliest <= offset <= ends.latest
         lost = max(min(offset, ends.latest), ends.earliest)
@@ -199,6 +201,8 @@ def _added(partition: Partition, seen: Seen, if_gone: Verdict) -> PartitionVerdi
     ends = seen.ends.get(partition)
     if ends is None:
         return PartitionVerdict(partition, Verdict.UNKNOWN, "no leader", None, None, None)
+    if not ends.earliest and partition in seen.unread:
+        return PartitionVerdict(partition, Verdict.UNKNOWN, "not read", None, ends)
     verdict = if_gone if ends.earliest else Verdict.SAFE
     return PartitionVerdict(partition, verdict, "partition added", None, ends, ends.earliest)
 
