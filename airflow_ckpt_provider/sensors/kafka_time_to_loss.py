@@ -21,7 +21,13 @@ from airflow_ckpt_provider.operators.fields import required, text
 from airflow_ckpt_provider.operators.guard_result import skip_if_absent
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
-from airflow_ckpt_provider.triggers.kafka_time_to_loss import KafkaTimeToLossTrigger, is_due, look, not_known
+from airflow_ckpt_provider.triggers.kafka_time_to_loss import (
+    KafkaTimeToLossTrigger,
+    is_due,
+    look,
+    not_known,
+    seconds_left,
+)
 from airflow_ckpt_provider.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -32,9 +38,11 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
     """Wait until the time to loss of a stream's resume point falls below a threshold, or records are lost already.
 
     Put the alarm downstream. The result is the report of the poll that fired, as ``KafkaRetentionGuardOperator`` has it.
+    What counts is the partition with the least time: its lower bound, or the estimate if it has no bound.
+
     A stream that keeps up never lets it fire: then the sensor times out, or is skipped with ``soft_fail=True``. If its last poll
-    could not tell how much time is left, because the broker does not answer or by a verdict ``UNKNOWN``, it fails, with
-    ``soft_fail=True`` too.
+    did not show how much time is left, it fails, with ``soft_fail=True`` too: the broker does not answer, the verdict is
+    ``UNKNOWN``, or of a partition with unread records the time cannot be determined.
 
     .. code-block:: python
 
@@ -136,7 +144,7 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
                 return PokeReturnValue(is_done=False)
             due = is_due(report, self._threshold())
             self._unknown = not_known(report)
-        self.log.info("%s: %s s left", report.verdict.value, report.seconds_left)
+        self.log.info("%s: %s s left", report.verdict.value, seconds_left(report))
         return PokeReturnValue(is_done=due, xcom_value=report.to_json() if due else None)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -15,6 +15,9 @@ from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.guards.report import GuardReport
+
+#: Partitions that a message names.
+_NAMED = 6
 
 
 def look(checkpoint: str, checkpoint_conn_id: str | None, kafka_config_id: str, source: str | None) -> GuardReport:
@@ -33,25 +36,55 @@ def look(checkpoint: str, checkpoint_conn_id: str | None, kafka_config_id: str, 
     return guard_query(query, settings, guards=[KafkaGuard(settings, open_kafka(kafka_config_id))])
 
 
+def seconds_left(report: GuardReport) -> float | None:
+    """The least time that a partition leaves: its lower bound, or the estimate if it has none.
+
+    :param report: of a poll.
+    :return: seconds; ``None``: no partition has either.
+    """
+    facts = [part.facts for source in report.sources for part in source.parts]
+    bounds = [(each.get("seconds_left"), each.get("seconds_left_estimate")) for each in facts]
+    left = [report.seconds_left, *(estimate if bound is None else bound for bound, estimate in bounds)]
+    return min((seconds for seconds in left if seconds is not None), default=None)
+
+
 def is_due(report: GuardReport, threshold: float) -> bool:
     """Whether it is time to call somebody.
 
     :param report: of a poll.
     :param threshold: seconds.
     """
-    left = report.seconds_left
-    if left is None:
-        estimates = [source.facts.get("seconds_left_estimate") for source in report.sources]
-        left = min((e for e in estimates if e is not None), default=None)
+    left = seconds_left(report)
     return report.verdict in (Verdict.WILL_LOSE, Verdict.WILL_FAIL) or (left is not None and left < threshold)
 
 
 def not_known(report: GuardReport) -> str | None:
     """Why a poll did not show how much time is left; ``None``: it did.
 
+    Of a partition that is read to its end nothing can be lost yet, whatever limits it.
+
     :param report: of the poll.
     """
-    return "; ".join(report.reasons) if report.verdict is Verdict.UNKNOWN else None
+    if report.verdict is Verdict.UNKNOWN:
+        return "; ".join(report.reasons)
+    unknown: dict[str, list[str]] = {}
+    for part in (part for source in report.sources for part in source.parts):
+        facts = part.facts
+        limited = facts.get("limited_by", "nothing") != "nothing"
+        if limited and facts["seconds_left"] is None and facts["seconds_left_estimate"] is None and _has_unread(facts):
+            unknown.setdefault(facts["time_to_loss_reason"], []).append(part.name)
+    said = (
+        f"for how long Kafka keeps what is unread of {', '.join(names[:_NAMED])}"
+        f"{f' and {len(names) - _NAMED} more' if len(names) > _NAMED else ''} is not known: {why}"
+        for why, names in unknown.items()
+    )
+    return "; ".join(said) or None
+
+
+def _has_unread(facts: Mapping[str, Any]) -> bool:
+    """Whether a partition has offsets to read; one that is new to the checkpoint is read from its beginning."""
+    offset = facts["earliest"] if facts["offset"] is None else facts["offset"]
+    return bool(offset < facts["latest"])
 
 
 class KafkaTimeToLossTrigger(BaseTrigger):
