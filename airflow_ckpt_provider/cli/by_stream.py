@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.cli.options import Option, filled
+from airflow_ckpt_provider.errors import RefusedError
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.cli.verb import Verb
+    from airflow_ckpt_provider.streams.stream import Stream
     from airflow_ckpt_provider.streams.streams import Streams
 
     #: Reads the streams that are declared, of a file or of the one that is configured.
@@ -34,6 +36,8 @@ BY_STREAM = (
 _PLACES = ("checkpoint", "repository")
 #: Argument -> what the stream calls it, where that is something else.
 _OTHER_NAMES = {"sink_option": "sink_options", "spark_api": "spark_api_url"}
+#: What a command takes once for all sinks -> what the declaration calls it.
+_FOR_ALL_SINKS = {"sink_options": "options", "sink_conn_id": "conn_id"}
 #: Verb -> the same for its own arguments.
 _OF_VERB = {"restore": {"target": "checkpoint", "target_conn_id": "checkpoint_conn_id"}}
 _FILLED = (
@@ -90,13 +94,13 @@ def fill_in(verb: Verb, args: argparse.Namespace, load: LoadStreams) -> None:
     :param args: its arguments, as parsed.
     :param load: reads the streams.
     :raises UsageError: a place is missing that the stream does not have.
-    :raises RefusedError: there is no such stream, or the file has problems.
+    :raises RefusedError: there is no such stream, the file has problems, or its sinks differ in what a command takes once.
     """
     from airflow_ckpt_provider.cli.calling import UsageError
     from airflow_ckpt_provider.streams.parameters import COMPANIONS, parameters_of
 
     stream = load(args.streams).named(args.stream)
-    said = _said(parameters_of(stream))
+    said = parameters_of(stream)
     named = {**{name: _OTHER_NAMES.get(name, name) for name in _FILLED}, **_OF_VERB.get(verb.name, {})}
     left_out = _left_out(verb, args)
     here = {name: parameter for name, parameter in named.items() if hasattr(args, name) and name not in left_out}
@@ -107,7 +111,8 @@ def fill_in(verb: Verb, args: argparse.Namespace, load: LoadStreams) -> None:
             unset -= {name for name, parameter in here.items() if name in companions or parameter in companions}
     for name in unset:
         if here[name] in said:
-            setattr(args, name, _typed(said[here[name]], defaults.get(name, {}).get("type")))
+            value = _as_argument(stream, here[name], said[here[name]])
+            setattr(args, name, _typed(value, defaults.get(name, {}).get("type")))
     _keep(verb, args, stream.retention)
     for option in verb.options:
         name = option.flags[0].lower()
@@ -131,18 +136,25 @@ def _left_out(verb: Verb, args: argparse.Namespace) -> frozenset[str]:
     return frozenset()
 
 
-def _said(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """What a stream says, as the command line has it: lists of sinks, and pairs of options."""
-    found = dict(parameters)
-    for name in ("sink", "txn_app_id"):
-        if name in found:
-            found[name] = [each or "" for each in _list(found[name])]
-    if "sink_options" in found:
-        found["sink_options"] = [pair for each in _list(found["sink_options"]) for pair in each.items()]
-    for name in ("sink_conn_id",):  # Airflow's command takes one for all
-        if name in found and len(set(_list(found[name]))) > 1:
-            del found[name]
-    return found
+def _as_argument(stream: Stream, parameter: str, value: Any) -> Any:
+    """What a stream says of a parameter, as the command line has it: lists of sinks, and pairs of options.
+
+    :raises RefusedError: its sinks differ in what a command takes once for all of them.
+    """
+    if parameter in ("sink", "txn_app_id"):
+        return [each or "" for each in _list(value)]
+    if parameter in _FOR_ALL_SINKS:
+        # A word such as foreachBatch names no place: nothing is opened.
+        values = [each for sink, each in zip(stream.sinks, _list(value), strict=True) if not sink.sink.isalnum()]
+        if any(each != values[0] for each in values):
+            raise RefusedError(
+                f"the sinks of {stream} differ in `{_FOR_ALL_SINKS[parameter]}`, and a command takes one for all: it would look "
+                "for a table at another place than its own",
+                hint="run the operator in Airflow, which takes those of each; or name sinks that have the same (--sink)",
+            )
+        first = next(iter(values), None)
+        return list(first.items()) if isinstance(first, Mapping) else first
+    return value
 
 
 def _list(value: Any) -> list[Any]:
@@ -162,10 +174,11 @@ def _keep(verb: Verb, args: argparse.Namespace, rules: Mapping[str, Any]) -> Non
     ]
     if any(getattr(args, name) for name in names):
         return
-    for rule, value in rules.items():
-        name = f"keep_{rule.replace('-', '_')}"
-        if name in names:
-            setattr(args, name, _list(value) if rule == "tag" else str(value))
+    for rule, value in rules.items() if names else ():
+        name = "keep_" + rule.replace("-", "_").removeprefix("keep_")
+        if name not in names:
+            raise RefusedError(f"retention: there is no rule {rule!r}", hint=f"rules: {', '.join(names)}")
+        setattr(args, name, _list(value) if name == "keep_tag" else str(value))
 
 
 def _without(settings: Mapping[str, Any], name: str) -> dict[str, Any]:

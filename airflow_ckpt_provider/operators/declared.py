@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from airflow_ckpt_provider.configuration import configured_streams
-from airflow_ckpt_provider.errors import CkptError
+from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.operators.fields import text
 from airflow_ckpt_provider.operators.lineage import LineageOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
@@ -31,7 +31,7 @@ class DeclaredOperator(LineageOperator):
     .. seealso:: :doc:`/howto/declare-streams`
 
     :param stream: name of a declared stream, or a :class:`~airflow_ckpt_provider.streams.stream.Stream`; ``None``: all
-        parameters are given. (templated)
+        parameters are given. A template that is rendered to nothing is refused. (templated)
     :param streams_file: the file that declares it, or :class:`~airflow_ckpt_provider.streams.streams.Streams` made in Python;
         ``None``: the file of ``streams`` in the section ``[ckpt]``.
     """
@@ -55,6 +55,7 @@ class DeclaredOperator(LineageOperator):
         self, *, stream: str | Stream | None = None, streams_file: str | Streams | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
+        self._names_stream = stream is not None
         self.stream = stream
         self.streams_file = streams_file
 
@@ -92,6 +93,11 @@ class DeclaredOperator(LineageOperator):
     def _fill(self) -> None:
         stream = self.declared_stream()
         if stream is None:
+            if self._names_stream:  # without a name some operators are about all streams
+                raise RefusedError(
+                    f"stream is {self.stream!r}: it names no stream",
+                    hint="see what its template is rendered from; or leave `stream` out, and give the other parameters",
+                )
             return
         known = parameters_of(stream)
         here = {field: self.stream_aliases.get(field, field) for field in self.template_fields}

@@ -98,5 +98,5 @@ def has_continued(checkpoint: Checkpoint, upgrade: Upgrade, drained: Drained | N
         return True
     if commit is None or committed > int(commit["batch_id"]):
         return False  # the old code ended the batch in which it met the seal
-    # The commit itself: a checkpoint that was begun anew has its numbers again.
+    # The commit itself: a new checkpoint at the place has its numbers again.
     return bool(_newest_commit(logs) != commit)

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from airflow_ckpt_provider.cli.by_stream import takes_stream
+from airflow_ckpt_provider.cli.by_stream import fill_in, takes_stream
 from airflow_ckpt_provider.cli.definition import VERBS
 from airflow_ckpt_provider.cli.main import main
 from airflow_ckpt_provider.cli.program import build_parser
+from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.storage.opening import open_location
-from airflow_ckpt_provider.streams.loading import parse_streams
+from airflow_ckpt_provider.streams.loading import load_streams, parse_streams
 from airflow_ckpt_provider.streams.schema import schema_text
 from tests.support.checkpoints import logs, plant
 from tests.support.command_line import run
@@ -71,6 +72,42 @@ def test_a_stream_is_backed_up_verified_restored_and_expired_by_its_name(here: P
     )
     assert cli("inspect", "--stream", "orders", "--json")["latest_committed"] == 5
     assert "keep-last 1" in cli("expire", "--stream", "orders")
+
+
+@pytest.mark.parametrize("rule", ["daily", "keep-daily", "keep_daily"])
+def test_a_rule_of_the_retention_is_kept_in_each_spelling(rule: str, here: Path, cli: Cli) -> None:
+    """A rule that was spelled as the option was left out, and its backups were removed."""
+    declare(here, f"    retention: {{last: 1, {rule}: 30}}\n")
+    cli("init", "--stream", "orders")
+    cli("backup", "--stream", "orders")
+    assert "keep-last 1, keep-daily 30" in cli("expire", "--stream", "orders")
+
+
+SALES = "http://catalog-eu:8181"
+
+
+@pytest.mark.parametrize(
+    ("sinks", "differs"),
+    [
+        (
+            f"[{{sink: 'iceberg:db.a', options: {{uri: '{SALES}'}}}}, {{sink: 'iceberg:db.b', options: {{uri: x}}}}]",
+            True,
+        ),
+        (f"[{{sink: 'iceberg:db.a', options: {{uri: '{SALES}'}}}}, 'iceberg:db.b']", True),
+        (f"[foreachBatch, {{sink: 'iceberg:db.a', options: {{uri: '{SALES}'}}}}]", False),
+    ],
+)
+def test_sinks_with_options_of_their_own(sinks: str, differs: bool, here: Path) -> None:
+    """The options of all were put together, and a table of another catalog was rolled back."""
+    declare(here, f"    sinks: {sinks}\n")
+    rewind = next(verb for verb in VERBS if verb.name == "rewind")
+    args = build_parser(by_stream=True).parse_args(["rewind", "--stream", "orders", "--to-batch", "3"])
+    if differs:
+        with pytest.raises(RefusedError, match="the sinks of orders differ in `options`"):
+            fill_in(rewind, args, lambda _: load_streams(here / "streams.yaml"))
+    else:
+        fill_in(rewind, args, lambda _: load_streams(here / "streams.yaml"))
+        assert args.sink_option == [("uri", SALES)]
 
 
 def test_what_is_given_comes_first(here: Path, cli: Cli) -> None:

@@ -192,6 +192,14 @@ def test_what_is_empty_in_a_form_is_filled_in(streams_file: Path) -> None:
     assert (task.checkpoint, task.name) == ("s3://lake/checkpoints/orders", "orders")
 
 
+@pytest.mark.parametrize("value", ["", None])
+def test_a_template_that_names_no_stream_is_refused(value: str | None, streams_file: Path) -> None:
+    """An expire without a name is one of all streams."""
+    task = CheckpointExpireOperator(task_id="e", stream="{{ params.stream }}", repository="/r", keep={"last": 1})
+    with pytest.raises(AirflowFailException, match="it names no stream"):
+        rendered(task, stream=value)
+
+
 def test_mapped_tasks_are_filled_in_each_by_its_own_stream(streams_file: Path) -> None:
     with DAG("mapped", schedule=None):
         mapped = CheckpointBackupOperator.partial(task_id="t", repository="/other").expand(stream=["orders", "clicks"])
