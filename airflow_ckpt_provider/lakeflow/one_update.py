@@ -6,14 +6,20 @@ differs is given: how to wait, and what is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from airflow_ckpt_provider.errors import ActiveUpdateError, WorkspaceError, WorkspaceForbiddenError
 from airflow_ckpt_provider.lakeflow.examine import FAIL
 from airflow_ckpt_provider.lakeflow.following import Answer, Memory, Progress, Wait, look, looking
-from airflow_ckpt_provider.lakeflow.starting import Started
-from airflow_ckpt_provider.lakeflow.updates import active_update
+from airflow_ckpt_provider.lakeflow.request import StartRequest
+from airflow_ckpt_provider.lakeflow.starting import RetryPolicy, Started, find_ours
+from airflow_ckpt_provider.lakeflow.updates import COMPLETED, active_update
 from airflow_ckpt_provider.lakeflow.workspace import Workspace
+
+log = logging.getLogger(__name__)
 
 #: How often a pipeline that was busy again after it had become free is waited for.
 _ROOMS = 5
@@ -85,3 +91,51 @@ def seen_through(
             if answer.progress is not Progress.WAITING:
                 return answer
         pause(memory, f"pipeline {pipeline_id}: {message}")
+
+
+def stop_ours(
+    workspace: Workspace,
+    pipeline_id: str,
+    request: StartRequest | None,
+    note: Mapping[str, Any],
+    memory: Memory,
+    *,
+    follow_up_within: float,
+    retry_policy: RetryPolicy,
+) -> None:
+    """Stop our own update, if it is the one that runs, and see that it has ended; nobody else's.
+
+    :param request: what was started; ``None``: only an update that is known already is ours.
+    :param note: of its start.
+    :param memory: what earlier looks have seen of it.
+    :param follow_up_within: seconds after a failure in which an automatic retry may begin.
+    :param retry_policy: how long it is looked after.
+    :raises WorkspaceError: it may still run, or appear.
+    """
+    update_id = memory.update_ids[-1] if memory.states else note.get("update_id")
+    if not update_id and request:
+        update_id = (find_ours(workspace, pipeline_id, request, note) or {}).get("update_id")
+    if not update_id:
+        raise WorkspaceError(
+            f"pipeline {pipeline_id}: a start was sent, and no update appeared",
+            hint="see in the pipeline's event log whether an update began",
+        )
+    if active_update(workspace.ask(pipeline_id)) in (*memory.update_ids, update_id):
+        workspace.stop_pipeline(pipeline_id)
+        log.info("Stopped update %s of pipeline %s, which this run has started", update_id, pipeline_id)
+    end = time.monotonic() + retry_policy.settle
+
+    def pause(_: Memory, message: str) -> None:
+        if time.monotonic() >= end:
+            raise WorkspaceError(message, hint="see on the pipeline's page whether it ends")
+        retry_policy.sleep(retry_policy.interval)
+
+    seen_through(
+        workspace,
+        pipeline_id,
+        Wait(str(update_id), COMPLETED, follow_up_within),
+        memory,
+        seen=lambda _: None,
+        unseen=lambda e: log.warning("%s", e),
+        pause=pause,
+    )

@@ -29,15 +29,16 @@ from airflow_ckpt_provider.lakeflow.following import (
     Progress,
     Wait,
 )
-from airflow_ckpt_provider.lakeflow.one_update import make_room, seen_through, start_in_room
+from airflow_ckpt_provider.lakeflow.one_update import make_room, seen_through, start_in_room, stop_ours
 from airflow_ckpt_provider.lakeflow.plan import PipelinePlan
 from airflow_ckpt_provider.lakeflow.request import StartRequest
 from airflow_ckpt_provider.lakeflow.rewind_refusals import explain_refusal
-from airflow_ckpt_provider.lakeflow.starting import RetryPolicy, Started, find_ours, start_once
-from airflow_ckpt_provider.lakeflow.updates import COMPLETED, RUNNING, active_update
+from airflow_ckpt_provider.lakeflow.starting import RetryPolicy, Started, start_once
+from airflow_ckpt_provider.lakeflow.updates import COMPLETED, RUNNING
 from airflow_ckpt_provider.links.pipeline_update import PipelineUpdateLink
 from airflow_ckpt_provider.operators.change_operator import PLAN
 from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
+from airflow_ckpt_provider.operators.ended import was_ended
 from airflow_ckpt_provider.operators.fields import one_of, required, seconds, text
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.rendering import TextOperator
@@ -84,6 +85,8 @@ class PipelineOperator(TextOperator):
     #: How long a lost answer is looked after; of this class, so that tests need not wait.
     start_retry_policy = RetryPolicy()
     follow_up_within = FOLLOW_UP_WITHIN
+    #: Seconds in which Airflow says whether somebody has ended the task; it kills the process a few seconds after the signal.
+    ended_within = 2.0
 
     def __init__(
         self,
@@ -109,6 +112,9 @@ class PipelineOperator(TextOperator):
         self._end_time = 0.0
         #: The start that is under way in this process, for ``on_kill``.
         self._under_way: tuple[str, StartRequest] | None = None
+        self._ti: Any = None
+        #: Whether somebody has ended this task: it starts nothing any more.
+        self._is_ended = False
 
     @abstractmethod
     def _run(self, context: Context) -> dict[str, Any]:
@@ -140,22 +146,53 @@ class PipelineOperator(TextOperator):
             return self._ended(self._run(context))
 
     def on_kill(self) -> None:
-        """Stop this task's own update, if it is the one that runs; nobody else's."""
-        if self._under_way is None or self._workspace is None:
+        """Stop this task's own update if somebody has ended the task, by a mark or a clear; nobody else's update.
+
+        A worker that is evicted, an attempt that was replaced and a time-out leave the update as it is: the next attempt
+        follows it.
+        """
+        if self._memory is None or self._ti is None:
             return
-        step, request = self._under_way
-        note = self._kept.step(step).get("note") or {}
-        pipeline_id = self._kept.data.get("pipeline_id", "")
+        if was_ended(self._ti, self._memory.check_current, within=self.ended_within):
+            self._is_ended = True
+            self._end()
+        else:
+            self.log.warning(
+                "This process was ended, and nobody is known to have ended the task: an update that it has started continues, "
+                "and the next attempt follows it. To stop it use PipelineStopOperator, or the pipeline's page"
+            )
+
+    def _end(self) -> None:
+        """Stop the update, and clean up around it once it has ended."""
         try:
-            ours = {*Memory.from_json(self._kept.step(step).get("states")).update_ids, note.get("update_id")} - {None}
-            if note and not ours:
-                found = find_ours(self._workspace, pipeline_id, request, note)
-                ours = {found["update_id"]} if found else set()
-            if active_update(self._workspace.get_pipeline(pipeline_id)) in ours:
-                self._workspace.stop_pipeline(pipeline_id)
-                self.log.info("Stopped this task's update")
+            self._stop_own_update()
         except CkptError as e:
-            self.log.warning("The task was killed, and its update could not be stopped: %s", e)
+            self.log.warning("The task was ended, and its update may still run: %s", e)
+        else:
+            self._stopped()
+
+    def _stopped(self) -> None:
+        """Clean up after an end of the task: no update of it runs, and it starts none."""
+
+    def _stop_own_update(self) -> None:
+        """Stop this task's own update, if it is the one that runs, and see that it has ended.
+
+        :raises WorkspaceError: it may still run, or appear.
+        """
+        steps = self._kept.data.get("steps", {})
+        step, request = self._under_way or (next(reversed(steps), ""), None)
+        note = steps.get(step, {}).get("note")
+        if not note:
+            return
+        stop_ours(
+            self.workspace,
+            self._pipeline_id(),
+            request,
+            note,
+            Memory.from_json(steps[step].get("states")),
+            follow_up_within=self.follow_up_within,
+            retry_policy=self.start_retry_policy,
+        )
 
     # ---- for the subclasses -----------------------------------------------------------------------------------------
 
@@ -175,7 +212,7 @@ class PipelineOperator(TextOperator):
 
     def _begin(self, context: Context, carried: dict[str, Any] | None, end_time: float) -> None:
         seconds(self.poll_interval, "poll_interval", least=0.0)
-        self._workspace, self._under_way = None, None
+        self._workspace, self._under_way, self._ti = None, None, context.get("ti")
         memory = (carried or {}).get("memory")
         self._memory = TaskMemory(context, _KEY, retries=int(self.retries or 0), carried=memory)
         self._end_time = end_time
@@ -225,6 +262,18 @@ class PipelineOperator(TextOperator):
         retry_policy = how.pop("retry_policy", self.start_retry_policy)
         pipeline_id = self._pipeline_id()
         self._under_way = (step, request)
+        send = how.pop("send", None) or (lambda: self.workspace.start_update(pipeline_id, request.body))
+
+        def send_unless_ended() -> str | None:
+            if self._is_ended:
+                raise RefusedError(
+                    f"pipeline {pipeline_id}: somebody ended this task before it started an update",
+                    hint="clear this task to run it again",
+                )
+            update_id: str | None = send()
+            return update_id
+
+        how["send"] = send_unless_ended
 
         def start() -> Started:
             notes = self._kept.notes(step)
@@ -239,6 +288,8 @@ class PipelineOperator(TextOperator):
             )
         part["url"] = self.workspace.page_url(pipeline_id, started.update_id)
         self._kept.keep()
+        if self._is_ended:  # while the start was on its way
+            self._end()
         if "ti" in context:
             context["ti"].xcom_push(key=PipelineUpdateLink.XCOM_KEY, value=part["url"])
         return started.update_id
@@ -281,9 +332,8 @@ class PipelineOperator(TextOperator):
     def _failed(self, context: Context, answer: Answer) -> NoReturn:
         pipeline_id = self._pipeline_id()
         if answer.progress is Progress.CANCELED:
-            message = (
-                f"pipeline {pipeline_id}: {answer.message}: somebody stopped it\nHINT: clear this task to start another"
-            )
+            who = "this task, which somebody ended, stopped it" if self._is_ended else "somebody stopped it"
+            message = f"pipeline {pipeline_id}: {answer.message}: {who}\nHINT: clear this task to start another"
         else:
             try:
                 why = why_it_failed(self.workspace, pipeline_id, answer.memory.update_ids)

@@ -173,10 +173,8 @@ class ResetCheckpointOperator(PipelineChangeOperator):
         self._keys = Keys(merge, put_back)
         return self._keys
 
-    def on_kill(self) -> None:
-        """Stop this task's own update, if it is the one that runs, and put the configuration back."""
-        super().on_kill()
-        put_back_after_failure(self._keys)
+    def _stopped(self) -> None:
+        self.log.info("The task was ended%s", put_back_after_failure(self._keys))
 
     def _merged(self, context: Context) -> Merged:
         after = text(self.configuration_after)

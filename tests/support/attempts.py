@@ -80,6 +80,8 @@ class Task:
         self.rescheduled = 0
         self.operator: Any = None
         self.began = datetime.now(UTC)
+        #: What Airflow answers who asks for the state of the task.
+        self.state = "running"
 
     def context(self) -> dict[str, Any]:
         ti = SimpleNamespace(
@@ -91,6 +93,7 @@ class Task:
             max_tries=self.max_tries,
             get_first_reschedule_date=lambda _: self.began if self.rescheduled else None,
             xcom_push=lambda key, value: self.pushed.__setitem__(key, json.loads(json.dumps(value))),
+            get_task_states=lambda **_: {self.run_id: {"task": self.state}},
             xcom_pull=lambda *, task_ids, key: None,  # the only task of its run
         )
         run = SimpleNamespace(start_date=self.began, run_after=self.began)

@@ -153,19 +153,6 @@ def test_deadline(workspace: FakeWorkspace, broken: Pipeline, deferrable: bool) 
     assert broken.flows[FLOW].resets == 1
 
 
-def test_on_kill_stops_its_own_update_only(workspace: FakeWorkspace, broken: Pipeline) -> None:
-    broken.pace = Pace.by_hand()
-    task = Task(lambda: reset(broken, timeout=0.02))
-    with pytest.raises(AirflowException):
-        task.attempt()
-    task.operator.on_kill()
-    assert broken.updates[-1].state == "STOPPING"
-    broken.advance()
-    other = broken.start({})
-    task.operator.on_kill()
-    assert other.state == "QUEUED"
-
-
 def test_killed_between_the_post_and_the_note(workspace: FakeWorkspace, broken: Pipeline) -> None:
     task = Task(lambda: reset(broken))
     assert task.store

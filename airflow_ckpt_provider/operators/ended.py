@@ -1,0 +1,52 @@
+"""Whether somebody has ended a task, or its worker was only told to stop.
+
+Airflow calls ``on_kill`` for each SIGTERM and for a time-out: also where a pod is evicted, and where an attempt was replaced by
+another one. Then the next attempt continues, and what was started elsewhere has to be left to it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from airflow_ckpt_provider.errors import ChangeRunningError
+
+#: A running task that was cleared: Airflow gives its next attempt another id at once.
+_CLEARED = "restarting"
+#: States that a running task gets from outside only: from a person, or from the time limit of its run.
+_ENDED = frozenset({"failed", "success", "skipped", "removed"})
+
+
+def was_ended(ti: Any, check_current: Callable[[], None], *, within: float) -> bool:
+    """Ask Airflow whether somebody has ended a task: marked or cleared it.
+
+    The question is asked in a thread of its own: the signal may have come while the task waits for an answer of Airflow, and
+    holds the lock on the connection. Then there is no answer in time, and nobody knows.
+
+    :param ti: the task instance.
+    :param check_current: raises where another attempt took over.
+    :param within: seconds for the answer.
+    :return: ``False`` also where it is not known.
+    """
+    answers: list[bool] = []
+
+    def ask() -> None:
+        state = _state_of(ti)
+        try:
+            check_current()
+        except ChangeRunningError:
+            answers.append(state == _CLEARED)
+        else:
+            answers.append(state == _CLEARED or state in _ENDED)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(within)
+    return answers == [True]
+
+
+def _state_of(ti: Any) -> str:
+    index = None if ti.map_index is None or ti.map_index < 0 else ti.map_index
+    states = ti.get_task_states(dag_id=ti.dag_id, map_index=index, task_ids=[ti.task_id], run_ids=[ti.run_id])
+    return str(next(iter((states.get(ti.run_id) or {}).values()), None) or "")
