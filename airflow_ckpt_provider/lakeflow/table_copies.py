@@ -7,7 +7,7 @@ newest version, only right before a start is sent, when it is known that no earl
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -19,6 +19,8 @@ from airflow_ckpt_provider.lakeflow.tables import APPEND_ONCE, INSERT, TableReco
 log = logging.getLogger(__name__)
 
 Rows = list[list[str | None]]
+#: Fact of a table: ids of updates after which it may be empty, though its copy is not. Then it is not copied again.
+EMPTIED_BY = "emptied_by"
 
 
 class Sql(Protocol):
@@ -69,6 +71,10 @@ class TableCopies:
         """The tables, each with the name of its newest copy."""
         return [replace(table, backup=self._of(table).get("backup", table.backup)) for table in self._planned]
 
+    def emptied_by(self, table: TableRecovery) -> list[str]:
+        """Ids of updates after which a table may be empty, though its copy is not."""
+        return list(self._of(table).get(EMPTIED_BY, ()))
+
     def outdated(self) -> bool:
         """Ask for the newest version of each table; return whether one of them has no whole copy of it."""
         for table in self._planned:
@@ -76,18 +82,26 @@ class TableCopies:
             first = "version" not in self._of(table)
             asked = table.newest_version
             rows = self._sql.run(f"version {table.backup}", asked) if first else self._sql.ask(asked)
-            self._newest[table.table] = number(rows)
+            newest = self._newest[table.table] = number(rows)
+            if EMPTIED_BY in self._of(table):
+                self._of(table).setdefault("emptied_at", newest)
         whole = {table.table for table in self._planned if "rows" in self._of(table)}
-        return any(name not in whole or self._facts[name]["version"] != newest for name, newest in self._newest.items())
+        return any(name not in whole or _copied(self._facts[name]) != newest for name, newest in self._newest.items())
 
     def renew(self) -> None:
         """Copy each table of which :meth:`outdated` found a newer version, under a new name if it has a copy already.
 
-        :raises RefusedError: a table was changed while it was copied.
+        :raises RefusedError: a table was changed while it was copied, or since it was emptied.
         """
         for table in self.tables:
             facts, newest = self._of(table), self._newest[table.table]
-            if facts.get("version") != newest:
+            if _copied(facts) != newest:
+                if EMPTIED_BY in facts:
+                    raise RefusedError(
+                        f"{table.table} was written after it was emptied: {table.backup} has its rows of before, and no copy has "
+                        "the new ones",
+                        hint=f"bring back what {table.table} lacks of {table.backup} by SQL; start a new run to refresh again",
+                    )
                 if "version" in facts or self._blank:
                     facts.setdefault("former", []).append(table.backup)
                     table = table.renewed(newest)
@@ -203,6 +217,11 @@ class TableCopies:
         schema = table.table.rpartition(".")[0]
         names = expired([str(row[1]) for row in rows if len(row) > 1], f"{than:%Y%m%d}")
         return [TableRecovery(table.table, f"{schema}.{name}" if schema else name) for name in names]
+
+
+def _copied(facts: Mapping[str, Any]) -> Any:
+    """The version of a table that needs no other copy."""
+    return facts.get("emptied_at", facts.get("version"))
 
 
 def number(rows: Rows) -> int:

@@ -1,4 +1,4 @@
-"""Whether somebody has ended a task, or its worker was only told to stop.
+"""Whether somebody has ended a task, or only its process was ended.
 
 Airflow calls ``on_kill`` for each SIGTERM and for a time-out: also where a pod is evicted, and where an attempt was replaced by
 another one. Then the next attempt continues, and what was started elsewhere has to be left to it.
@@ -27,7 +27,7 @@ def was_ended(ti: Any, check_current: Callable[[], None], *, within: float) -> b
     :param ti: the task instance.
     :param check_current: raises where another attempt took over.
     :param within: seconds for the answer.
-    :return: ``False`` also where it is not known.
+    :return: ``False`` also without an answer.
     """
     answers: list[bool] = []
 

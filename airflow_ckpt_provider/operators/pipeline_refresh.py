@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.lakeflow.begun import may_have_reset
 from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP, WAIT, Examined, examine, names_of
 from airflow_ckpt_provider.lakeflow.refresh_plan import DROP, KEEP, plan_pipeline_refresh, wiped_tables
 from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, StartRequest
-from airflow_ckpt_provider.lakeflow.table_copies import TableCopies
+from airflow_ckpt_provider.lakeflow.table_copies import EMPTIED_BY, TableCopies
 from airflow_ckpt_provider.lakeflow.tables import (
     APPEND_ONCE,
     BACKFILLS,
@@ -26,7 +28,7 @@ from airflow_ckpt_provider.lakeflow.tables import (
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, JOB_TASK, RUNNING
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, seconds, text
-from airflow_ckpt_provider.operators.pipeline_waiting import PipelineChangeOperator
+from airflow_ckpt_provider.operators.pipeline_waiting import PipelineChangeOperator, update_ids_of
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.operators.warehouse import Warehouse, is_deferral_timeout, wait_for_statement
 
@@ -141,7 +143,8 @@ class PipelineRefreshOperator(PipelineChangeOperator):
         kept = self._kept.data
         if "tables" not in kept:
             examined = examine(self.workspace, self._pipeline_id())
-            tables = self._tables(context, examined, request)
+            taken_over = {} if request.dry_run else self._taken_over()
+            tables = self._tables(context, examined, request, taken_over)
             plan = plan_pipeline_refresh(
                 self.workspace,
                 examined,
@@ -152,14 +155,17 @@ class PipelineRefreshOperator(PipelineChangeOperator):
                 on_active_update=room,
                 wait_for=wait_for,
             )
+            kept["copies"] = taken_over
+            plan = replace(plan, warnings=(*plan.warnings, *map(_taken_over_words, taken_over, taken_over.values())))
             plan = self._planned_through_job(context, plan, job_id, request)
             self._planned(plan, apply=apply, accept=self.accept, fingerprint=self.fingerprint)
             if not apply:
                 return self._found(tables)
             kept["tables"] = [[t.table, t.backup, list(t.keys), t.where, t.backfill, t.by] for t in tables]
-        tables = [TableRecovery(t, b, tuple(k), *more) for t, b, k, *more in kept["tables"]]
+        tables = self._kept_tables()
         self._make_room("refresh", room)
         copies = self._copies(tables)
+        self._see_that_nothing_ran_since(copies)
         how = self._through_job(context, job_id, request) if job_id else {}
         if copies.tables:
             how["prepared"] = copies
@@ -177,6 +183,51 @@ class PipelineRefreshOperator(PipelineChangeOperator):
                 f"HINT: the copies are kept ({', '.join(t.backup for t in copies.tables)}): compare, and bring back what lacks"
             )
         return result | {"dropped": copies.drop(clean_up, now=datetime.now(UTC))}
+
+    def _left(self) -> tuple[dict[str, Any], str]:
+        tables = self._kept_tables()
+        copies = ", ".join(t.backup for t in self._copies(tables).tables)
+        words = f"\nCopies of the tables as they were before: {copies}. An attempt after a clear brings the rows back from them."
+        return self._found(tables), words if copies else ""
+
+    def _taken_over(self) -> dict[str, Any]:
+        """What this task found, before it was cleared, of tables that its update may have emptied since: a second copy of such a
+        table would lack its rows.
+        """
+        before = self._kept.before
+        if not before.get("copies") or "ended" in before:
+            return {}
+        step = (before.get("steps") or {}).get("refresh") or {}
+        ids, note = update_ids_of(step), step.get("note")
+        # Of a start that was sent and not found nobody knows; then no update may have followed the newest of before.
+        by = ids or ([str(note.get("after") or "")] if note else [])
+        reset = bool(by) and (not ids or may_have_reset(self.workspace, self._pipeline_id(), ids))
+        found = {}
+        for table, facts in before["copies"].items():
+            if "rows" in facts and (reset or EMPTIED_BY in facts):
+                copy = {key: facts[key] for key in ("version", "backup", "rows", "former") if key in facts}
+                found[table] = copy | {EMPTIED_BY: by if reset else facts[EMPTIED_BY]}
+        return found
+
+    def _see_that_nothing_ran_since(self, copies: TableCopies) -> None:
+        """See that no update of others may have written a table since it was emptied.
+
+        :raises RefusedError: one has.
+        """
+        if self._kept.notes("refresh").load():
+            return
+        for table in copies.tables:
+            by = copies.emptied_by(table)
+            newest = next(self.workspace.iter_updates(self._pipeline_id()), {}).get("update_id") if by else None
+            if newest and newest not in by:
+                raise RefusedError(
+                    f"{table.table} may have been emptied after it was copied, and update {newest} of others ran since: "
+                    f"{table.backup} has the rows of before, and no copy has the new ones",
+                    hint=f"bring back what {table.table} lacks of {table.backup} by SQL; start a new run to refresh again",
+                )
+
+    def _kept_tables(self) -> list[TableRecovery]:
+        return [TableRecovery(t, b, tuple(k), *more) for t, b, k, *more in self._kept.data["tables"]]
 
     def _found(self, tables: Sequence[TableRecovery]) -> dict[str, Any]:
         copies = self._copies(tables)
@@ -196,7 +247,9 @@ class PipelineRefreshOperator(PipelineChangeOperator):
         given = text(self.clean_up) or KEEP
         return given if given.isdigit() else one_of(given, "clean_up", (KEEP, DROP))
 
-    def _tables(self, context: Context, examined: Examined, request: StartRequest) -> list[TableRecovery]:
+    def _tables(
+        self, context: Context, examined: Examined, request: StartRequest, taken_over: Mapping[str, Any]
+    ) -> list[TableRecovery]:
         backup, backfill = (None, None) if request.dry_run else (text(self.backup), text(self.backfill))
         if backup:
             one_of(backup, "backup", COPIES)
@@ -219,7 +272,7 @@ class PipelineRefreshOperator(PipelineChangeOperator):
         return [
             TableRecovery(
                 name,
-                backup_name(name, day, token) if backup else "",
+                (taken_over.get(name) or {}).get("backup", backup_name(name, day, token)) if backup else "",
                 names_of(keys.get(name, keys.get(name.rpartition(".")[2])), "keys"),
                 str(where.get(name, where.get(name.rpartition(".")[2])) or ""),
                 backfill or "",
@@ -268,3 +321,7 @@ class PipelineRefreshOperator(PipelineChangeOperator):
         if "statement_id" in event:
             event = {"status": "done", "message": "", "hint": None}
         return super().execute_complete(context, event, carried)
+
+
+def _taken_over_words(table: str, facts: Mapping[str, Any]) -> str:
+    return f"{table} may have been emptied before the clear: it is not copied again, and {facts['backup']} has its rows"

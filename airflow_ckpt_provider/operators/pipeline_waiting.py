@@ -64,6 +64,14 @@ DEFERRABLE = conf.getboolean("operators", "default_deferrable", fallback=False)
 POLL_INTERVAL, TIMEOUT = 30.0, 86400.0
 
 
+def update_ids_of(step: Mapping[str, Any]) -> list[str]:
+    """Ids of the updates of a step, as a task keeps it: the one that it has started, and those in its place."""
+    noted = (step.get("note") or {}).get("update_id")
+    return list(
+        dict.fromkeys([*([noted] if noted else []), *(state["update_id"] for state in step.get("states") or ())])
+    )
+
+
 class PipelineOperator(TextOperator):
     """Base of the operators on pipelines of Databricks.
 
@@ -342,11 +350,17 @@ class PipelineOperator(TextOperator):
             message = f"pipeline {pipeline_id}: {answer.message}\n{explain_refusal(why) or ''}\n{why}".replace(
                 "\n\n", "\n"
             )
+        result, words = self._left()
         if "ti" in context:
             # A task that fails has no result of its own accord, and this one is for whoever is informed of the failure.
-            context["ti"].xcom_push(key="return_value", value=self._result())
+            context["ti"].xcom_push(key="return_value", value=result)
+        message += words
         # Not tried again: the workspace has tried again itself, and a second reset would read the same input again.
         raise AirflowFailException(message)
+
+    def _left(self) -> tuple[dict[str, Any], str]:
+        """The result of a task whose update has failed, and what whoever reads of that has to know."""
+        return self._result(), ""
 
     def _wait(self, wait: Wait, step: str | None) -> Answer:
         """Wait on this worker, or hand over to the triggerer."""
