@@ -11,17 +11,25 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_ckpt_provider.errors import ActiveUpdateError, RefusedError, WorkspaceError, WorkspaceForbiddenError
-from airflow_ckpt_provider.lakeflow.updates import configuration_of, parameters_of, spec_of
+from airflow_ckpt_provider.lakeflow.following import Wait
+from airflow_ckpt_provider.lakeflow.updates import (
+    RUNNING,
+    active_update,
+    configuration_of,
+    is_continuous,
+    parameters_of,
+    spec_of,
+)
 from airflow_ckpt_provider.lakeflow.workspace import Workspace
 
 log = logging.getLogger(__name__)
 
-#: Key of the configuration that says who changed which keys, and what they were.
+#: Key of the configuration that says who changed which keys for which flows, what they were, and which of them stay.
 MARK = "airflow_ckpt.put_back"
 #: How often settings are sent before it is given up: after a lost answer, or an edit of somebody else in between.
 _TRIES = 5
@@ -61,13 +69,34 @@ def changed_by(configuration: Mapping[str, str]) -> str:
     return str(mark.get("by") or "somebody") if mark else ""
 
 
-def merge_configuration(workspace: Workspace, pipeline_id: str, values: Mapping[str, str], by: str) -> None:
+def needed_until(pipeline: Mapping[str, Any]) -> Wait | None:
+    """Return what is waited for before keys are put back, for an update may still need them; ``None``: nothing.
+
+    An update of a continuous pipeline does not end: its flows have read the configuration when they run.
+    """
+    if not is_continuous(pipeline):
+        return Wait()
+    active, mark = active_update(pipeline), _mark_of(configuration_of(pipeline)) or {}
+    return Wait(active, RUNNING, flows=tuple(mark.get("flows") or ())) if active else None
+
+
+def merge_configuration(
+    workspace: Workspace,
+    pipeline_id: str,
+    values: Mapping[str, str],
+    by: str,
+    *,
+    keep: Iterable[str] = (),
+    flows: Iterable[str] = (),
+) -> None:
     """Merge keys into a pipeline's configuration and read them back; all other settings stay as they are.
 
     A second call of the same caller changes nothing.
 
     :param values: key -> value.
     :param by: who does it; the same for all attempts.
+    :param keep: keys that stay when the others are put back.
+    :param flows: the flows that read them.
     :raises RefusedError: another caller's keys have not been put back, or the workspace does not keep the settings.
     """
     before: Mapping[str, Any] | None = None
@@ -86,7 +115,9 @@ def merge_configuration(workspace: Workspace, pipeline_id: str, values: Mapping[
             return
         former = {key: there.get(key) for key in values} | (mark["was"] if mark else {})
         ours = {**(mark["set"] if mark else {}), **values}
-        noted = json.dumps({"by": by, "set": ours, "was": former}, sort_keys=True)
+        noted = json.dumps(
+            {"by": by, "set": ours, "was": former, "keep": sorted(keep), "flows": sorted(flows)}, sort_keys=True
+        )
         before = pipeline  # what is sent back: an edit of somebody else up to now is in it
         _send(workspace, pipeline_id, pipeline, {**there, **values, MARK: noted})
     raise WorkspaceError(
@@ -118,7 +149,7 @@ class PutBack:
 
 
 def put_back_configuration(
-    workspace: Workspace, pipeline_id: str, by: str = "", *, keep: frozenset[str] = frozenset()
+    workspace: Workspace, pipeline_id: str, by: str = "", *, keep: frozenset[str] | None = None
 ) -> PutBack:
     """Give keys that were merged into a configuration their former values.
 
@@ -126,7 +157,7 @@ def put_back_configuration(
     nothing is sent.
 
     :param by: only what this caller has changed; with ``/`` at its end all callers whose names begin so; empty: whoever has.
-    :param keep: keys that stay as they were set.
+    :param keep: keys that stay as they were set; by default those that were named when they were merged.
     :raises WorkspaceError: the workspace did not take it; the keys are still there, and so is the note of what they were.
     """
     outcome = PutBack()
@@ -138,10 +169,12 @@ def put_back_configuration(
             arrived = {key: value for key, value in outcome.put_back.items() if configuration.get(key) == value}
             return PutBack(arrived, outcome.changed_since, changed_by(configuration))
         del configuration[MARK]
+        stay = frozenset(mark.get("keep") or ()) if keep is None else keep
         done: dict[str, str | None] = {}
         since: dict[str, str | None] = {}
         for key, value in mark["was"].items():
-            if key in keep:
+            if key in stay:
+                log.info("Pipeline %s: %s stays in the configuration: its flow may still need it", pipeline_id, key)
                 continue
             if configuration.get(key) != mark["set"].get(key):
                 since[key] = configuration.get(key)

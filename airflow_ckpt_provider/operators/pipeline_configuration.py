@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.lakeflow.examine import WAIT
-from airflow_ckpt_provider.lakeflow.settings import PUT_BACK_HINT, changed_by, put_back_configuration
-from airflow_ckpt_provider.lakeflow.updates import configuration_of, is_continuous
+from airflow_ckpt_provider.lakeflow.settings import PUT_BACK_HINT, changed_by, needed_until, put_back_configuration
+from airflow_ckpt_provider.lakeflow.updates import configuration_of
 from airflow_ckpt_provider.operators.fields import text
 from airflow_ckpt_provider.operators.pipeline_waiting import PipelineOperator
 from airflow_ckpt_provider.operators.run_identity import made_by
@@ -23,7 +22,8 @@ class PipelineConfigurationPutBackOperator(PipelineOperator):
     For a task after the reset (``trigger_rule="one_failed"``, or a teardown): ``ResetCheckpointOperator`` puts them back itself,
     unless its worker was killed and it has no retry left. The former values are in the configuration. Only keys of this run of
     the DAG are put back; those of another run may still be needed, and are named in the result. A key that somebody has changed
-    since stays as it is. Waits until no update of a triggered pipeline is active, for that update may still need what was merged.
+    since stays as it is, and so does one that its flow may need after its first start, as the plan of the reset said. Waits until
+    no update is active, for that update may still need what was merged; in a continuous pipeline until the flows run in it.
 
     The result: ``pipeline_id``, ``put_back`` (key -> former value, ``None`` for a key that was removed), ``changed_since`` (key
     -> the value of somebody else, which stands), ``left_to`` (whose keys were left, or ``None``).
@@ -63,8 +63,8 @@ class PipelineConfigurationPutBackOperator(PipelineOperator):
                 f"pipeline {pipeline_id}: its configuration was changed by {whose}, not by {given}",
                 hint=PUT_BACK_HINT.format(whose),
             )
-        if whose and whose.startswith(by) and not is_continuous(pipeline):
-            self._free(WAIT)
+        if whose and whose.startswith(by) and (wait := needed_until(pipeline)):
+            self._wait(wait, None)
         outcome = put_back_configuration(self.workspace, pipeline_id, by)
         if outcome.left_to:
             self.log.warning(

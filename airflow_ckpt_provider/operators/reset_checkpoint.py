@@ -164,7 +164,8 @@ class ResetCheckpointOperator(PipelineChangeOperator):
 
         def merge() -> None:
             self._kept.check_current()
-            merge_configuration(self.workspace, pipeline_id, merged.values, merged.by)
+            flows = names_of(self.flows, "flows")
+            merge_configuration(self.workspace, pipeline_id, merged.values, merged.by, keep=keep, flows=flows)
 
         def put_back() -> None:
             self._kept.check_current()  # all attempts have one name there

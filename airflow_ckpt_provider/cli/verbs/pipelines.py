@@ -23,6 +23,7 @@ from airflow_ckpt_provider.lakeflow.blocking_run import BlockingRun, UpdateFaile
 from airflow_ckpt_provider.lakeflow.carrying_out import Keys, carry_out_reset, carry_out_rewind
 from airflow_ckpt_provider.lakeflow.examine import Examined, examine
 from airflow_ckpt_provider.lakeflow.flows import qualified
+from airflow_ckpt_provider.lakeflow.following import Memory, Progress, look, looking
 from airflow_ckpt_provider.lakeflow.found_position import Terms
 from airflow_ckpt_provider.lakeflow.gathering import Readers
 from airflow_ckpt_provider.lakeflow.plan import PipelinePlan
@@ -34,8 +35,14 @@ from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, RESET,
 from airflow_ckpt_provider.lakeflow.reset_plan import Merged, plan_pipeline_reset
 from airflow_ckpt_provider.lakeflow.rewind_plan import plan_pipeline_rewind, rewind_datasets, rewind_spec, rewind_time
 from airflow_ckpt_provider.lakeflow.rewind_refusals import explain_refusal
-from airflow_ckpt_provider.lakeflow.settings import changed_by, merge_configuration, put_back_configuration
+from airflow_ckpt_provider.lakeflow.settings import (
+    changed_by,
+    merge_configuration,
+    needed_until,
+    put_back_configuration,
+)
 from airflow_ckpt_provider.lakeflow.tables import TableRecovery
+from airflow_ckpt_provider.lakeflow.updates import configuration_of
 from airflow_ckpt_provider.verdict import Verdict
 
 #: Action -> options that only it, or it and others, take.
@@ -198,7 +205,7 @@ def _reset(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
     )
     keep = merged.kept(positions_of(starting))
     keys = Keys(
-        lambda: merge_configuration(client, pipeline_id, values, by),
+        lambda: merge_configuration(client, pipeline_id, values, by, keep=keep, flows=flows),
         lambda: put_back_configuration(client, pipeline_id, by, keep=keep),
     )
 
@@ -283,7 +290,8 @@ def _rewind(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
 
 
 def _put_back(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
-    whose = changed_by(examine(client, pipeline_id, with_flows=False).configuration)
+    pipeline = examine(client, pipeline_id, with_flows=False).pipeline
+    whose = changed_by(configuration_of(pipeline))
     wanted = call.args.changed_by
     if whose and wanted and wanted != whose:
         raise RefusedError(
@@ -301,6 +309,13 @@ def _put_back(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
                 f"Keys of {whose} are in the configuration." if whose else "There are no keys to put back."
             )
         return Answer({"pipeline_id": pipeline_id, "changed_by": whose or None}, findings=bool(whose))
+    if wait := needed_until(pipeline):
+        found = look(lambda path: client.ask(pipeline_id, path), looking(wait, Memory()))
+        if found.progress is Progress.WAITING:
+            raise RefusedError(
+                f"pipeline {pipeline_id}: its update may still need the keys: {found.message}",
+                hint="repeat the command when the update has ended; in a continuous pipeline, when the flows run",
+            )
     outcome = put_back_configuration(client, pipeline_id, whose)
     if call.screen:
         call.screen.print(terminal.title(f"Put back: {', '.join(outcome.put_back) or 'nothing'}"))

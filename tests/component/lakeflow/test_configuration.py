@@ -8,7 +8,7 @@ from inspect import signature
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from databricks.sdk.service.pipelines import PipelinesAPI
 
 from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelinesHook
@@ -16,7 +16,9 @@ from airflow_ckpt_provider.lakeflow.settings import MARK, PutBack, merge_configu
 from airflow_ckpt_provider.operators.pipeline_configuration import PipelineConfigurationPutBackOperator
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
 from tests.fake_databricks import Dataset, FakeWorkspace, Flow, FlowFailed, samples
+from tests.fake_databricks.pace import Pace
 from tests.fake_databricks.pipelines import Pipeline
+from tests.support import lakeflow_resets
 from tests.support.attempts import Killed, Task
 
 KEY = "orders.startingOffsets"
@@ -285,6 +287,34 @@ def put_back(pipeline: Pipeline, **fields: Any) -> PipelineConfigurationPutBackO
     return PipelineConfigurationPutBackOperator(
         task_id="back", pipeline_id=pipeline.pipeline_id, poll_interval=0.001, **fields
     )
+
+
+def test_keys_of_a_continuous_pipeline_stay_until_its_flows_run(workspace: FakeWorkspace) -> None:
+    """The task of the reset has timed out, and its update has not begun to read."""
+    pipeline = broken(workspace)
+    pipeline.spec["continuous"] = True
+    pace, pipeline.pace = pipeline.pace, Pace.by_hand()
+    with pytest.raises(AirflowException, match="not within"):
+        Task(lambda: reset(pipeline, configuration=WANTED, wait_for="RUNNING", timeout=0.05)).attempt()
+    with pytest.raises(AirflowException, match="is QUEUED, waiting for RUNNING"):
+        Task(lambda: put_back(pipeline, timeout=0.05)).attempt()
+    pipeline.pace = pace
+    assert Task(lambda: put_back(pipeline)).attempt()["put_back"] == {"startingOffsets": "earliest"}
+    pipeline.step()
+    assert count(workspace) == (25, 25)
+    assert pipeline.configuration == BEFORE
+
+
+def test_a_filter_that_the_flow_may_still_need_is_not_put_back(workspace: FakeWorkspace) -> None:
+    """The plan has said that it stays; the task of the reset has timed out."""
+    pipeline = samples.customers(workspace)
+    workspace.sources["/landing/customers"].filters_each_listing = True
+    pace, pipeline.pace = pipeline.pace, Pace.by_hand()
+    with pytest.raises(AirflowException, match="not within"):
+        Task(lambda: lakeflow_resets.reset(pipeline, timeout=0.05)).attempt()
+    pipeline.pace = pace
+    assert Task(lambda: put_back(pipeline)).attempt()["put_back"] == {}
+    assert pipeline.configuration == {"modifiedAfter": lakeflow_resets.READ_UP_TO}
 
 
 def test_keys_of_another_run_are_left_and_named(workspace: FakeWorkspace, pipeline: Pipeline) -> None:

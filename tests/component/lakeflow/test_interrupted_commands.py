@@ -213,6 +213,11 @@ def test_keys_of_a_command_that_is_lost(workspace: FakeWorkspace, pipeline: Pipe
     assert pipelines("put-back", "customers", "--apply").code == 1
     other = pipelines("put-back", "customers", "--changed-by", "bob@host/2", "--apply")
     assert (other.code, "was changed by ann@host/1, not by bob@host/2" in other.err) == (1, True)
+    running = pipeline.start({})
+    needed = pipelines("put-back", "customers", "--changed-by", "ann@host/1", "--apply")
+    assert (needed.code, "its update may still need the keys" in needed.err) == (1, True)
+    while running.active:
+        pipeline.step()
     done = pipelines("put-back", "customers", "--changed-by", "ann@host/1", "--apply", "--json")
     assert (done.code, done.document["put_back"], pipeline.configuration) == (0, {"modifiedAfter": None}, {})
 
