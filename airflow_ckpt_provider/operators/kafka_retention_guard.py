@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_ckpt_provider.errors import CkptError, RefusedError
+from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, RefusedError
 from airflow_ckpt_provider.json_text import load_rendered
 from airflow_ckpt_provider.operators.fields import flag, one_of, required, text
 from airflow_ckpt_provider.operators.guard_operator import GuardOperator
@@ -15,6 +15,7 @@ from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.task_memory import TaskMemory
 from airflow_ckpt_provider.units import parse_seconds
+from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -36,8 +37,10 @@ class KafkaRetentionGuardOperator(GuardOperator):
     ``seconds_left``, ``sources`` with their partitions, and ``raised``. A broker that cannot be asked is an error that Airflow
     may retry, not a verdict.
 
-    With ``raise_retention`` the topics' ``retention.ms`` is raised as far as the planned downtime needs;
-    :class:`KafkaRetentionRestoreOperator` puts it back, best as a teardown::
+    With ``raise_retention`` the topics' ``retention.ms`` is raised as far as the planned downtime needs, and never lowered: of
+    a topic that somebody else has given enough meanwhile nothing is set. A reason names each topic that has enough by a setting
+    of its own that this guard has not made. :class:`KafkaRetentionRestoreOperator` puts back what was raised, best as a
+    teardown::
 
         restore = KafkaRetentionRestoreOperator(task_id="restore", raised=guard.output["raised"])
         guard >> downtime >> restore.as_teardown(setups=guard)
@@ -107,7 +110,8 @@ class KafkaRetentionGuardOperator(GuardOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be reported."""
-        from airflow_ckpt_provider.guards.kafka_raise import raise_retention
+        from airflow_ckpt_provider.guards.kafka_raise import set_by_others
+        from airflow_ckpt_provider.guards.report import Judgement
         from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 
         with no_retry_when_refused(), skip_if_absent(self.if_absent):
@@ -117,12 +121,17 @@ class KafkaRetentionGuardOperator(GuardOperator):
             # After the query: a stream without Kafka needs no connection to it.
             cluster = open_kafka(required(self.kafka_config_id, "kafka_config_id"), timeout=self.timeout)
             report = self._judge(query, settings, cluster)
-            raised = self._to_raise(report, cluster, context) if flag(self.raise_retention, "raise_retention") else []
+            raised: list[RaisedRetention] = []
             try:
-                if raised:
-                    raise_retention(cluster.again(), raised)
-                    report = self._judge(query, settings, cluster)
+                if flag(self.raise_retention, "raise_retention"):
+                    if self._raise(report, cluster, context, raised):
+                        # What each topic has now counts, whoever has set it.
+                        report = self._judge(query, settings, cluster)
+                    notes = tuple(Judgement(Verdict.SAFE, note) for note in set_by_others(report, raised))
+                    report = replace(report, judgements=(*report.judgements, *notes))
                 result = conclude(report, reaction, context, self)
+            except ChangeRunningError:
+                raise  # another attempt took over: what is set is its own now
             except BaseException:
                 self._put_back(raised, cluster)
                 raise
@@ -140,9 +149,15 @@ class KafkaRetentionGuardOperator(GuardOperator):
 
         return guard_query(query, settings, guards=[KafkaGuard(settings, cluster)])
 
-    def _to_raise(self, report: GuardReport, cluster: KafkaClient, context: Context) -> list[RaisedRetention]:
-        """Plan what is too short; what was there before is kept where the next attempt finds it, before it is changed."""
-        from airflow_ckpt_provider.guards.kafka_raise import RaisedRetention, plan_raise, still_raised
+    def _raise(
+        self, report: GuardReport, cluster: KafkaClient, context: Context, raised: list[RaisedRetention]
+    ) -> bool:
+        """Raise what is too short. What was there before is kept where the next attempt finds it, before it is changed.
+
+        :param raised: gets all that is to be put back, also if this fails.
+        :return: whether anything was too short.
+        """
+        from airflow_ckpt_provider.guards.kafka_raise import RaisedRetention, plan_raise, raise_retention
 
         bound = text(self.raise_retention_to_at_most)
         if bound is None:
@@ -159,22 +174,15 @@ class KafkaRetentionGuardOperator(GuardOperator):
         store: Any = context.get("task_state_store")
         old = store.get(_STATE_KEY) if store is not None else None  # a version before kept a list
         kept = old if isinstance(old, list) else memory.data.get("raised", [])
-        before = [RaisedRetention.from_json(each) for each in kept]
-        record = {change.topic: change for change in still_raised(cluster.again(), before)}
-        for change in planned:
-            known = record.get(change.topic, change)
-            record[change.topic] = replace(known, new_retention_ms=change.new_retention_ms)
-            self.log.info(
-                "Raising retention.ms of topic %s from %d%s to %d",
-                change.topic,
-                change.old_retention_ms,
-                " (inherited)" if change.inherited else "",
-                change.new_retention_ms,
-            )
-        if record or before:
-            memory.data["raised"] = [change.to_json() for change in record.values()]
+
+        def keep(changes: list[RaisedRetention]) -> None:
+            memory.data["raised"] = [change.to_json() for change in changes]
             memory.keep()
-        return list(record.values())
+            raised[:] = changes
+
+        before = [RaisedRetention.from_json(each) for each in kept]
+        raise_retention(cluster.again(), planned, before=before, keep=keep)
+        return bool(planned)
 
     def _put_back(self, raised: list[RaisedRetention], cluster: KafkaClient) -> None:
         """Undo the raise: a teardown does not run after a setup that failed. The task ends with the error that it has."""

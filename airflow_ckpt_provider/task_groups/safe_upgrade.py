@@ -371,13 +371,15 @@ def safe_upgrade(
                 response_timeout=approval_timeout,
             ),
             raises
-            and ours.look(
-                KafkaRetentionGuardOperator,
-                "raise_retention",
-                **kafka,
-                max_downtime=planned_downtime,
-                raise_retention=True,
-                raise_retention_to_at_most=raise_retention_to_at_most,
+            and _in_turn(
+                ours.look(
+                    KafkaRetentionGuardOperator,
+                    "raise_retention",
+                    **kafka,
+                    max_downtime=planned_downtime,
+                    raise_retention=True,
+                    raise_retention_to_at_most=raise_retention_to_at_most,
+                )
             ),
             ours.all(UpgradeGoOperator, "go", **sink_and_policy),
         )
@@ -488,7 +490,8 @@ def safe_upgrade(
                 **kafka,
                 trigger_rule=TriggerRule.ALL_DONE,
             )
-            ends >> back >> report
+            # Two streams may read one topic: the last one that raised it knows what the one before has set.
+            ends >> _in_turn(back, backwards=True) >> report
         _check_skips(group)
         for task_id in _OF_THE_RUN:
             if isinstance(own := group.children.get(group.child_id(task_id)), BaseOperator):
@@ -497,6 +500,15 @@ def safe_upgrade(
             if isinstance(task, UpgradeSinkOperator):
                 task.accept_foreign_loss = accept_foreign_loss
     return group
+
+
+def _in_turn(tasks: Tasks, *, backwards: bool = False) -> Tasks:
+    """Run the tasks of several streams one after the other instead of side by side."""
+    if isinstance(tasks, TaskGroup):
+        each = list(tasks.children.values())
+        for task, following in pairwise(reversed(each) if backwards else each):
+            task >> following
+    return tasks
 
 
 def _check_skips(group: TaskGroup) -> None:

@@ -34,6 +34,7 @@ class KafkaLogs(KafkaClient):
     :param logs: of each partition the ages of its records in hours, the oldest first.
     :param config: settings of all topics; ``None``: the cluster reports none.
     :param ids: ids of the topics; without one, of a broker that has none.
+    :param default: the brokers' own ``retention.ms``.
     """
 
     def __init__(
@@ -41,13 +42,14 @@ class KafkaLogs(KafkaClient):
         logs: Mapping[Partition, list[float]],
         config: TopicConfig | None = WEEK,
         ids: dict[str, str] | None = None,
+        default: int | None = WEEK.retention_ms,
     ) -> None:
         super().__init__({"bootstrap.servers": "made:9092"})
         now = int(time.time() * 1000)
         self.logs = {p: [Record(o, now - int(age * HOUR), 100) for o, age in enumerate(a)] for p, a in logs.items()}
         self.ends_of = {p: (0, len(ages)) for p, ages in logs.items()}
         self.settings = {} if config is None else {name: config for name, _ in logs}
-        self.ids = ids or {}
+        self.ids, self.default = ids or {}, default
         #: Partitions that are not read in time.
         self.slow: set[Partition] = set()
         #: What happens after a question, each time.
@@ -67,7 +69,7 @@ class KafkaLogs(KafkaClient):
 
     def topics(self, names: Collection[str]) -> dict[str, Topic]:
         """Describe topics."""
-        numbers = {name: tuple(sorted(n for t, n in self.ends_of if t == name)) for name in names}
+        numbers = {name: tuple(sorted(n for t, n in self.ends_of if t == name)) for name in sorted(names)}
         found = {name: Topic(name, self.ids.get(name), there) for name, there in numbers.items() if there}
         self._answered("topics")
         return found
@@ -105,7 +107,7 @@ class KafkaLogs(KafkaClient):
 
     def set_retention(self, topic: str, retention_ms: int | None, *, inherit: bool = False) -> None:
         """Set ``retention.ms``."""
-        ms = WEEK.retention_ms if inherit else retention_ms
+        ms = self.default if inherit else retention_ms
         self.settings[topic] = replace(self.settings[topic], retention_ms=ms, retention_is_inherited=inherit)
         self._answered("set_retention")
 

@@ -228,6 +228,17 @@ class TestSeveralStreams:
         assert {t for t in tasks if "take_back" in follows(tasks, t)} == {"keep"}
         assert {t for t in tasks if "keep" in follows(tasks, t)} == {"healthy.orders", "healthy.returns_eu"}
 
+    def test_retention_is_put_back_in_the_reverse_order(self) -> None:
+        """Two streams may read one topic: side by side each put back what the other had set, or lowered it."""
+        tasks = several(raise_retention_to_at_most="7d")
+        assert follows(tasks, "raise_retention.orders") >= {"raise_retention.returns_eu"}
+        assert follows(tasks, "retention_back.returns_eu") >= {"retention_back.orders"}
+        assert "go" in follows(tasks, "raise_retention.returns_eu")
+        assert "go" not in follows(tasks, "raise_retention.orders")
+        for end in ("keep", "take_back", "healthy_old.orders", "healthy_old.returns_eu"):
+            assert "retention_back.returns_eu" in follows(tasks, end)
+        assert "report" in follows(tasks, "retention_back.orders")
+
     def test_each_gets_what_is_its_own(self) -> None:
         tasks = several(raise_retention_to_at_most="7d")
         assert tasks["release"].backup_id == {
