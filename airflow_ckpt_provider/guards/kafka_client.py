@@ -182,9 +182,17 @@ class KafkaClient:
         return {p: info.offset if info.offset >= 0 else None for p, info in found.items()}
 
     def contents(self, partition: Partition) -> tuple[tuple[bytes, bytes], ...]:
-        """Key and value of every record of a partition, in order, those without either left out."""
+        """Key and value of every record of a partition, in order, those without either left out.
+
+        :raises SourceError: not all of it could be read.
+        """
+        name = f"{partition[0]}-{partition[1]}"
         ends = self.ends([partition]).get(partition)
-        if ends is None or ends.latest == ends.earliest:
+        if ends is None:
+            raise SourceUnreachableError(
+                f"Kafka at {self.servers}: {name} did not answer", hint="see that the partition exists and has a leader"
+            )
+        if ends.latest == ends.earliest:
             return ()
         found: list[tuple[bytes, bytes]] = []
 
@@ -194,8 +202,13 @@ class KafkaClient:
 
         with self._asking("read records (ACL: Read on the topic)"):
             done = self._read({partition: (ends.earliest, ends.latest - 1)}, keep)
-            if done.get(partition) is None:
-                raise self._explained(None, f"read all of {partition[0]}-{partition[1]}")
+            if partition not in done:
+                raise self._explained(None, f"read all of {name}")
+            if done[partition] is None:
+                raise SourceUnreachableError(
+                    f"Kafka at {self.servers}: cannot read all of {name}: its first records were deleted while they were read",
+                    hint="run it again",
+                )
         return tuple(found)
 
     def set_retention(self, topic: str, retention_ms: int | None, *, inherit: bool = False) -> None:

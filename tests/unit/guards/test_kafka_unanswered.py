@@ -46,11 +46,17 @@ def test_an_offset_that_the_log_does_not_have_is_no_end_of_the_log() -> None:
     assert client.read({ORDERS: (1, 1)}) == {ORDERS: ()}
 
 
+def test_contents_of_a_partition_that_does_not_answer() -> None:
+    """They were empty: a mirror without syncs."""
+    with pytest.raises(SourceError, match="orders-0 did not answer"):
+        KafkaLogs({}).contents(ORDERS)
+
+
 def test_contents_that_are_deleted_while_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """They were taken for all that the partition has."""
     cluster = KafkaLogs({ORDERS: [1.0] * 9})
     monkeypatch.setattr(cluster, "_read", lambda ranges, _keep: dict.fromkeys(ranges))
-    with pytest.raises(SourceError, match="cannot read all of orders-0"):
+    with pytest.raises(SourceError, match="cannot read all of orders-0: its first records were deleted"):
         cluster.contents(ORDERS)
 
 
