@@ -16,6 +16,7 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.claims import claimed, in_use
 from airflow_ckpt_provider.backup.content_checks import check_pack, content_damage, damage_of
+from airflow_ckpt_provider.backup.contents import no_backup_of, stream_names
 from airflow_ckpt_provider.backup.damaged import Damage, read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
@@ -26,17 +27,19 @@ from airflow_ckpt_provider.backup.objects import Objects
 from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE, ByPack, Span
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.repository_check import readable
+from airflow_ckpt_provider.backup.repository_check import DamagedBackup, readable
 from airflow_ckpt_provider.backup.streams import stream_in_words, streams_among
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_order, in_parallel
 from airflow_ckpt_provider.backup.verify import check_structure, refuse_damage
 from airflow_ckpt_provider.errors import (
     BackupRunningError,
+    CkptError,
     DamagedBackupError,
     DamagedFileError,
     NoSuchBackupError,
     OtherStreamError,
     RefusedError,
+    StorageError,
 )
 from airflow_ckpt_provider.storage.file_set import order
 from airflow_ckpt_provider.storage.packs import Moved, Part, content_path, read_moved
@@ -66,10 +69,24 @@ class CopiedBackup:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+def to_copy(source: Repository, name: str | None = None) -> list[Manifest | DamagedBackup]:
+    """All backups of a repository, oldest first; of those whose manifest cannot be read, what is wrong.
+
+    :param source: the repository.
+    :param name: those of one stream.
+    :raises NoSuchBackupError: it has none of that name.
+    """
+    names = stream_names(source, name)
+    found = [each for one in names for each in readable(source, one, source.backup_ids(one), with_files=False)]
+    if name is not None and not found:
+        raise no_backup_of(source, name)
+    return found
+
+
 def copy_backups(
     source: Repository,
     target: Repository,
-    manifests: Sequence[Manifest],
+    manifests: Sequence[Manifest | DamagedBackup],
     *,
     made_by: str = "",
     workers: int = WORKERS,
@@ -79,7 +96,7 @@ def copy_backups(
 
     :param source: the repository that has them.
     :param target: the repository that gets them.
-    :param manifests: backups of ``source``.
+    :param manifests: backups of ``source``; those that cannot be read are not copied, and all others are.
     :param made_by: the run or user that copies.
     :param workers: files under way at once.
     :param on_progress: called after each file of a backup.
@@ -98,6 +115,8 @@ def copy_backups(
     failed: dict[str, RefusedError] = {}
     for manifest in manifests:
         try:
+            if isinstance(manifest, DamagedBackup):
+                raise _unreadable(manifest)
             copied.append(
                 _copied(source, target, manifest, numbers, made_by=made_by, workers=workers, on_progress=on_progress)
             )
@@ -109,6 +128,13 @@ def copy_backups(
     if failed:
         raise _not_copied(failed, of=len(manifests))
     return copied
+
+
+def _unreadable(backup: DamagedBackup) -> CkptError:
+    message = "; ".join(backup.problems)
+    if backup.is_unread:
+        return StorageError(message, hint="repeat it: what is copied by then is not copied again")
+    return DamagedBackupError(message, hint="`airflow-ckpt repair` of the repository says what can be saved of it")
 
 
 def _not_copied(failed: Mapping[str, RefusedError], *, of: int) -> RefusedError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_ckpt_provider.backup.copy import copy_backups
+from airflow_ckpt_provider.backup.copy import copy_backups, to_copy
 from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import check_repository
@@ -168,7 +168,7 @@ class CheckpointCopyOperator(StreamOperator):
         with no_retry_when_refused():
             source = self._open_repository()
             wanted, name = required(self.backup_id, "backup_id"), text(self.name)
-            manifests = source.backups(name) if wanted == ALL else [source.manifest(wanted, name=name)]
+            manifests = to_copy(source, name) if wanted == ALL else [source.manifest(wanted, name=name)]
             opened = Repository.open_or_create if flag(self.create, "create") else Repository.open
             target = opened(self.opened(open_place(required(self.target, "target"), text(self.target_conn_id))))
             copied = copy_backups(

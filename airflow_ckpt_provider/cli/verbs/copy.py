@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_ckpt_provider.backup.copy import copy_backups
+from airflow_ckpt_provider.backup.copy import copy_backups, to_copy
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
@@ -12,7 +12,7 @@ def copy(call: Call) -> Answer:
     """Copy one backup or all."""
     args = call.args
     source = Repository.open(call.places(args.repository, role="repository"))
-    manifests = source.backups(args.name) if args.backup == "all" else [source.manifest(args.backup, name=args.name)]
+    manifests = to_copy(source, args.name) if args.backup == "all" else [source.manifest(args.backup, name=args.name)]
     target = Repository.open(call.places(args.target, role="target"))
     with terminal.progress_bar("Copying") as on_progress:
         copied = copy_backups(

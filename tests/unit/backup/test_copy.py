@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_ckpt_provider.backup.copy import CopiedBackup, copy_backups
+from airflow_ckpt_provider.backup.copy import CopiedBackup, copy_backups, to_copy
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.migrate import plan_migrate
@@ -114,6 +114,22 @@ def test_what_is_damaged_is_not_copied(place: Location, manifests: list[Manifest
     lost = lying_with(manifests[2].files, entry.object)
     assert error.value.findings == tuple(f"{e.path}: its object {e.object} is missing" for e in lost)
     assert check_repository(second(place)).ok
+
+
+def test_one_damaged_manifest_does_not_stop_the_others(place: Location, manifests: list[Manifest]) -> None:
+    """No newer backup of any stream reached the second place."""
+    (place / "backups").replace(manifests[0].path, b"{broken")
+    with pytest.raises(DamagedBackupError) as error:
+        copy_backups(opened(place), second(place), to_copy(opened(place)))
+    assert manifests[0].path in error.value.message
+    assert second(place).backup_ids("orders") == tuple(m.backup_id for m in manifests[1:])
+
+
+def test_all_of_a_name_that_is_not_there(place: Location, manifests: list[Manifest]) -> None:
+    """It was a success with nothing."""
+    with pytest.raises(NoSuchBackupError, match="holds no backup of ordres"):
+        to_copy(opened(place), "ordres")
+    assert [each.backup_id for each in to_copy(opened(place), "orders")] == [m.backup_id for m in manifests]
 
 
 @pytest.mark.format_1("the store copies the small files of this test")
