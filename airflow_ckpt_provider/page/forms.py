@@ -174,7 +174,7 @@ def declared_rewind_form(dag_id: str, stream: Stream, to: datetime) -> Form:
 
 
 def _stream(stream: Stream) -> Field:
-    return Field("stream", "Stream", stream.name, fixed=True)
+    return Field("stream", "Stream", stream.name, fixed=True, hint=f"its checkpoint is {stream.checkpoint}")
 
 
 def _batch(manifest: Manifest) -> Field:

@@ -20,6 +20,7 @@ from airflow_ckpt_provider.page.forms import Form
 from airflow_ckpt_provider.page.html import Head, Links, backup_page, change_page, stream_page, streams_page
 from airflow_ckpt_provider.page.stream_row import StreamRow
 from airflow_ckpt_provider.streams.stream import Stream
+from airflow_ckpt_provider.streams.streams import plain_place
 
 #: Given a stream and a backup of it, or a time, makes the form.
 RestoreForm = Callable[[StreamRow, Manifest], Form]
@@ -72,9 +73,10 @@ class Pages:
         now, reports = self.clock(), read_reports(self.repository)
         reported, unread = rows_of(reports.found), bool(reports.unread)
         known = {text(row.get("name")) for row in reported}
+        found = {text(row.get("name")) for row in reported if self._is_declared(row)}
         others = [
             {"name": name, "checkpoint": self.declared[name].checkpoint if name in self.declared else ""}
-            for name in sorted({*self.repository.names(), *self.declared} - known)
+            for name in sorted({*self.repository.names(), *self.declared} - known | self.declared.keys() - found)
         ]
         rows = [self._row(row, now) for row in reported]
         rows += [self._row(row, now, may_be_reported=unread) for row in others]
@@ -104,9 +106,13 @@ class Pages:
         return row if point.can_be_restored else row.without_backup(f"{said}: {'; '.join(point.why)}")
 
     def _row(self, row: Mapping[str, object], now: datetime, *, may_be_reported: bool = False) -> StreamRow:
-        declared = self.declared.get(text(row.get("name")))
-        objectives = declared.objectives if declared else None
+        objectives = self.declared[text(row.get("name"))].objectives if self._is_declared(row) else None
         return StreamRow.of(row, now, objectives, repository=self.key, may_be_reported=may_be_reported)
+
+    def _is_declared(self, row: Mapping[str, object]) -> bool:
+        """Whether a row is of the checkpoint that is declared under its name: a report may have found another one there."""
+        declared = self.declared.get(text(row.get("name")))
+        return declared is not None and plain_place(declared.checkpoint) == plain_place(text(row.get("checkpoint")))
 
     def streams(self) -> str:
         """All streams."""
@@ -136,7 +142,8 @@ class Pages:
         head = self._head(*found.unread)
         if len(rows) > 1:
             places = ", ".join(each.checkpoint for each in rows)
-            said = f"The reports tell of {len(rows)} checkpoints under the name {name}: {places}. This is {row.checkpoint}."
+            told = "The reports and the declaration tell" if name in self.declared else "The reports tell"
+            said = f"{told} of {len(rows)} checkpoints under the name {name}: {places}. This is {row.checkpoint}."
             head = replace(head, notes=(*head.notes, said))
             form = form and replace(
                 form, refused="It is not known which of them is meant: declare them under two names."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import time
+from dataclasses import replace
 from datetime import timedelta
 from html import unescape
 from pathlib import Path
@@ -23,7 +24,7 @@ from airflow_ckpt_provider.cli.program import build_parser
 from airflow_ckpt_provider.fleet.discovery import discover
 from airflow_ckpt_provider.fleet.fleet import Fleet, inspect_fleet
 from airflow_ckpt_provider.fleet.report import keep_report, read_reports, rows_of
-from airflow_ckpt_provider.page.forms import Form, Places, restore_form
+from airflow_ckpt_provider.page.forms import Form, Places, declared_rewind_form, restore_form
 from airflow_ckpt_provider.page.html import Head, streams_page
 from airflow_ckpt_provider.page.pages import NotThereError, Pages
 from airflow_ckpt_provider.page.site import FileLinks, write_site
@@ -298,12 +299,35 @@ def test_no_form_is_about_one_of_two_checkpoints_of_one_name(repository: Reposit
     assert shown == [mine, mine]
 
 
+def test_a_stream_that_is_declared_elsewhere_is_not_the_one_of_the_report(repository: Repository, fleet: Fleet) -> None:
+    """The page called the stream fine by what it knew of another checkpoint, and its form rewound the declared one."""
+    there = repository.backups("orders")[0].checkpoint
+    stream = Stream("orders", checkpoint="/elsewhere/orders", objectives=Objectives(rpo=timedelta(days=9999)))
+    pages = Pages(repository, FileLinks(), live=True, declared={"orders": stream})
+    rows = {row.checkpoint: row for row in pages.reported().rows if row.name == "orders"}
+    assert rows.keys() == {there, "/elsewhere/orders"}
+    assert rows[there].objectives == Objectives()
+    assert (rows["/elsewhere/orders"].looked_at, rows["/elsewhere/orders"].rpo) == (None, Met.UNKNOWN)
+    page = pages.stream("orders", rewind=lambda row: declared_rewind_form("ckpt_rewind", stream, NOW))
+    assert "The reports and the declaration tell of 2 checkpoints under the name orders" in harmless(page).text
+    assert "<form" not in page
+    same = replace(stream, checkpoint=f"file://{there}" if "://" not in there else there)
+    (row,) = Pages(repository, FileLinks(), declared={"orders": same}).reported().rows
+    assert row.objectives == stream.objectives
+
+
+def test_the_form_of_a_declared_stream_names_its_checkpoint() -> None:
+    form = declared_rewind_form("ckpt_rewind", Stream("orders", checkpoint="s3://lake/orders"), NOW)
+    assert next(field for field in form.fields if field.name == "stream").hint == "its checkpoint is s3://lake/orders"
+
+
 def test_a_backup_that_was_found_damaged_since_the_report_is_none(repository: Repository, fleet: Fleet) -> None:
     (backup,) = repository.backups("orders")
+    objectives = Objectives(rpo=timedelta(days=9999))
     pages = Pages(
         repository,
         FileLinks(),
-        declared={"orders": Stream("orders", checkpoint="/orders", objectives=Objectives(rpo=timedelta(days=9999)))},
+        declared={"orders": Stream("orders", checkpoint=backup.checkpoint, objectives=objectives)},
     )
     (before,) = pages.reported().rows
     assert (before.backup_id, before.rpo) == (backup.backup_id, Met.YES)
