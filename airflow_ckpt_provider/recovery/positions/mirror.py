@@ -233,7 +233,8 @@ def _same(
 def _other_copies(facts: Mapping[Partition, MirroredPartition], mirror: Mirror) -> dict[Partition, str]:
     """Say of which partitions the sync that is used is not of these logs: record and copy have different timestamps.
 
-    MirrorMaker copies timestamps. Where the new cluster sets its own, or one of both records is gone, nothing is said.
+    MirrorMaker copies timestamps. Where the new cluster sets its own, or one of both records is gone, nothing is said. Where one
+    could not be read in time, that is not known.
     """
     if mirror.old is None:
         return {}
@@ -247,6 +248,12 @@ def _other_copies(facts: Mapping[Partition, MirroredPartition], mirror: Mirror) 
     there = mirror.new.read({remote[p]: (s.downstream, s.downstream) for p, s in used.items()})
     found = {}
     for p, sync in used.items():
+        if p not in here or remote[p] not in there:
+            found[p] = (
+                f"record {sync.upstream} of the old log and record {sync.downstream} of the new one were not both read in time, "
+                "so nothing shows that the sync is of these logs"
+            )
+            continue
         record, copy = (here.get(p) or (None,))[0], (there.get(remote[p]) or (None,))[0]
         if record is None or copy is None or (record.offset, copy.offset) != (sync.upstream, sync.downstream):
             continue

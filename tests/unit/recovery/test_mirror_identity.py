@@ -29,6 +29,7 @@ class Log:
     topic_id: str | None = "a"
     first_ms: int = 1_700_000_000_000
     append_time: bool = False
+    answers: bool = True
 
     def topics(self, names: Collection[str]) -> dict[str, Topic]:
         return {self.topic: Topic(self.topic, self.topic_id, (0,))} if self.topic in names else {}
@@ -41,6 +42,8 @@ class Log:
 
     def read(self, ranges: Mapping[Partition, tuple[int, int]]) -> dict[Partition, tuple[Record, ...]]:
         assert ranges, "nothing is asked"
+        if not self.answers:
+            return {}
         return {p: (Record(start, self.first_ms + start),) for p, (start, _) in ranges.items()}
 
     def configs(self, topics: Collection[str]) -> dict[str, TopicConfig]:
@@ -101,6 +104,14 @@ def test_a_sync_whose_copy_is_of_another_record_proves_nothing(new: Log, verdict
     assert ("record 100 of the old log and record 100 of the new one have different" in found.reasons[1]) == (
         verdict == "UNKNOWN"
     )
+
+
+def test_a_copy_that_is_not_read_in_time_proves_nothing() -> None:
+    """It was SAFE."""
+    assert isinstance(OFFSET, KafkaOffset)
+    found = mirrored_position("0", OFFSET, mirror(Log("orders"), new=Log("east.orders", answers=False)), known=BACKUP)
+    assert found.verdict.value == "UNKNOWN"
+    assert "record 100 of the old log and record 100 of the new one were not both read in time" in found.reasons[1]
 
 
 def test_without_the_alias_of_the_new_cluster_the_syncs_may_be_of_another_mirror() -> None:
