@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.operators.declared_classes import by_name
 from airflow_ckpt_provider.operators.fields import text
-from airflow_ckpt_provider.operators.fleet import FleetReportOperator
+from airflow_ckpt_provider.operators.fleet import ProblemsError
 from airflow_ckpt_provider.streams.stream import Stream
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ class ToldError(RuntimeError):
 class TellOfFailure:
     """Callback of a task that failed: logs the advice, and calls the notifiers of the task's stream.
 
-    If that stream is not known, it calls those of all streams of the DAG. The report of all streams calls none: its error names
-    the streams.
+    If that stream is not known, it calls those of all streams of the DAG. A report that names problems of streams calls none: its
+    error names the streams. A report that cannot be made calls those of all streams.
 
     :param streams: the streams by name.
     :param of_dag: the streams that the DAG is about.
@@ -58,7 +58,7 @@ class TellOfFailure:
 
     def _whose(self, context: Context) -> Iterable[Stream]:
         error = context.get("exception")
-        if isinstance(error, ToldError):
+        if isinstance(error, ToldError | ProblemsError):
             return ()
         task: Any = context.get("task")
         params: Mapping[str, Any] = context.get("params") or {}
@@ -73,7 +73,7 @@ class TellOfFailure:
             name = given.resolve(context) if hasattr(given, "resolve") else given
             if stream := self._streams.get(text(name) or ""):
                 return (stream,)
-        return () if error is not None and isinstance(task, FleetReportOperator) else self._of_dag
+        return self._of_dag
 
 
 def tell(stream: Stream, context: Context) -> None:

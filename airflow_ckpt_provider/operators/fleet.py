@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.providers.common.compat.sdk import AirflowFailException
+
 from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
 from airflow_ckpt_provider.fleet.limits import DEPTH, WORKERS
 from airflow_ckpt_provider.links.page import CheckpointsPageLink, page_of
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 
 #: Problems named in the error; the report has all of them.
 _SHOWN = 10
+
+
+class ProblemsError(AirflowFailException):
+    """The report was made and names problems of streams. The task is not retried."""
 
 
 class DiscoverCheckpointsOperator(MaskingOperator):
@@ -302,6 +308,8 @@ class FleetReportOperator(RepositoryOperator):
             self.log.warning("The page keeps its older report of these streams: %s", e)
 
     def _conclude(self, fleet: Fleet, reaction: str, context: Context) -> dict[str, Any]:
+        """Return the result; problems raise :class:`ProblemsError`, unless they are only to be reported."""
+        from airflow_ckpt_provider.advisor.surface import for_operators
         from airflow_ckpt_provider.fleet.tables import to_markdown
 
         markdown = to_markdown(fleet)
@@ -314,10 +322,11 @@ class FleetReportOperator(RepositoryOperator):
             context["ti"].xcom_push(key="report", value=result)
         lines = [f"{uri}: {'; '.join(found)}" for uri, found in problems.items()]
         more = [f"… and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-        raise RefusedError(
+        said = RefusedError(
             "\n".join([f"problems with {len(lines)} of {len(fleet.streams)} streams", *lines[:_SHOWN], *more]),
             hint="the report is in the log and in the XCom `report`; on_finding='warn' only warns",
         )
+        raise ProblemsError(for_operators(str(said)))
 
 
 def _places(directories: Sequence[str] | str, conn_id: str | None) -> list[Location]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import tests.support.throwaway_airflow  # isort: skip  # noqa: F401
 
 from collections import defaultdict
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.dag_factory.stream_dags import stream_dags
 from airflow_ckpt_provider.dag_factory.told import TellOfFailure, ToldError
+from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.operators.fleet import ProblemsError
 from airflow_ckpt_provider.operators.stream_action import StreamActionOperator
 from airflow_ckpt_provider.streams.stream import Notifier, Stream
 from airflow_ckpt_provider.streams.streams import Streams
@@ -123,7 +127,16 @@ def test_where_the_stream_is_not_known_all_of_the_dag_are_told() -> None:
 
 def test_nobody_is_told_twice_or_of_the_streams_of_others() -> None:
     assert told_by("ckpt_watch", "stream.alarm", error=ToldError("too little")) == []
-    assert told_by("ckpt_report", "report", error=ValueError("orders is beyond its limits")) == []
+    assert told_by("ckpt_report", "report", error=ProblemsError("orders is beyond its limits")) == []
+
+
+def test_a_report_that_cannot_be_made_is_told_to_all(tmp_path: Path) -> None:
+    """Nobody else says that the repository is gone, or that the store does not answer."""
+    gone = Stream("orders", checkpoint=str(tmp_path / "orders"), repository=str(tmp_path / "gone"))
+    with pytest.raises(AirflowFailException, match="is not a repository") as refused:
+        stream_dags([gone])["ckpt_report"].get_task("report").execute({})
+    for error in (refused.value, StorageError("s3://backups: no answer")):
+        assert told_by("ckpt_report", "report", error=error) == ["orders", "clicks"]
 
 
 def test_a_drill_has_its_stream() -> None:

@@ -13,7 +13,7 @@ from airflow.sdk.observability import stats
 
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
-from airflow_ckpt_provider.operators.fleet import DiscoverCheckpointsOperator, FleetReportOperator
+from airflow_ckpt_provider.operators.fleet import DiscoverCheckpointsOperator, FleetReportOperator, ProblemsError
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.stream import Stream
 from tests.support.checkpoints import logs, plant
@@ -98,7 +98,7 @@ class TestReport:
 
     def test_problems_fail_the_task_and_leave_the_report(self, root: Path, backed_up: Path, run: Run) -> None:
         context = run()
-        with pytest.raises(AirflowFailException) as e:
+        with pytest.raises(ProblemsError) as e:
             report(backed_up, directories=[str(root)], max_age="1h").execute(context)
         assert f"problems with 1 of 3 streams\n{root}/team/orders: no backup" in str(e.value)
         assert set(context["pushed"]["report"]["problems"]) == {f"{root}/team/orders"}
