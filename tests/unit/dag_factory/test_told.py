@@ -64,13 +64,16 @@ def test_everybody_is_told_of_whatever_error(error: Exception | None) -> None:
     assert TOLD == ["on call"]
 
 
-def dags() -> dict[str, Any]:
-    """The DAGs of two streams, whose notifiers have their names."""
+def dags(orders: str = "/orders") -> dict[str, Any]:
+    """The DAGs of two streams, whose notifiers have their names.
+
+    :param orders: the checkpoint of one of them.
+    """
     acts = dict.fromkeys(("stop", "start", "deploy", "roll_back"), "true")
     streams = [
         Stream(
             name,
-            checkpoint=f"/{name}",
+            checkpoint=orders if name == "orders" else f"/{name}",
             repository="/backups",
             kafka_conn_id="kafka",
             retention={"keep_last": 3},
@@ -144,15 +147,43 @@ def test_a_drill_has_its_stream() -> None:
     assert told_by("ckpt_drill", "drill", params={"stream": "clicks"}, error=ValueError("no")) == ["clicks"]
 
 
+AZURE = "abfss://ck@shop.dfs.core.windows.net/orders"
+
+
+@pytest.mark.parametrize(
+    ("declared", "seen", "told"),
+    [
+        ("/ck/orders", "/ck/orders", ["orders"]),
+        ("s3a://conn@ck/orders", "s3://ck/orders", ["orders"]),
+        (AZURE, "abfs://ck/orders", ["orders"]),
+        (AZURE, "abfs://other/orders", ["orders", "clicks"]),
+    ],
+)
+def test_an_incident_is_told_however_the_store_spells_the_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, declared: str, seen: str, told: list[str]
+) -> None:
+    """If no stream has that checkpoint, it is told to all."""
+    words = {"incident": "stuck", "checkpoint": seen, "message": "stuck", "hint": "see"}
+    happened(monkeypatch, {"payload": words})
+    TOLD.clear()
+    dags(orders=declared)["ckpt_incidents"].get_task("tell").python_callable()
+    assert told == TOLD
+
+
+def happened(monkeypatch: pytest.MonkeyPatch, *extras: dict[str, Any]) -> None:
+    """Have the run of the task be started by events."""
+    asset = SimpleNamespace(name="ckpt_incidents")
+    events = [SimpleNamespace(asset=asset, extra=extra, timestamp=number) for number, extra in enumerate(extras)]
+    context = {"triggering_asset_events": defaultdict(lambda: events)}
+    monkeypatch.setattr("airflow_ckpt_provider.dag_factory.scheduled.get_current_context", lambda: context)
+
+
 def test_an_event_by_hand_does_not_keep_an_incident_from_being_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     words = {"incident": "stuck", "checkpoint": "/clicks", "message": "stuck", "hint": "see"}
     extras = [{"from_rest_api": True}, {"payload": "stuck"}, {"payload": {"incident": "stuck"}}, {"payload": words}]
-    asset = SimpleNamespace(name="ckpt_incidents")
-    events = [SimpleNamespace(asset=asset, extra=extra, timestamp=number) for number, extra in enumerate(extras)]
-    context = {"triggering_asset_events": defaultdict(lambda: events)}
-    monkeypatch.setattr("airflow_ckpt_provider.dag_factory.scheduled.get_current_context", lambda: context)
+    happened(monkeypatch, *extras)
     TOLD.clear()
     assert dags()["ckpt_incidents"].get_task("tell").python_callable() == [words]
     assert TOLD == ["clicks"]
