@@ -171,6 +171,7 @@ class ScheduledDags(DagsOfStreams):
             f"{self.prefix}_incidents",
             watchers=[AssetWatcher(name=name, trigger=_watch(stream)) for name, stream in self.streams.items()],
         )
+
         def make() -> None:
             @task(task_id="tell")
             def tell_of_incidents() -> list[dict[str, Any]]:

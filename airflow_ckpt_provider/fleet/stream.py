@@ -13,7 +13,6 @@ from airflow_ckpt_provider.fleet.discovery import Found, State
 from airflow_ckpt_provider.fleet.objectives import Met, Recovery, Standing, judge_rpo, standing
 from airflow_ckpt_provider.fleet.time_to_loss import TimeToLoss
 from airflow_ckpt_provider.recovery.status import UNDER_WAY, RewindStatus
-from airflow_ckpt_provider.streams.parameters import guard_options
 from airflow_ckpt_provider.streams.stream import Objectives
 from airflow_ckpt_provider.streams.stream import Stream as DeclaredStream
 from airflow_ckpt_provider.units import format_duration, shown_time
@@ -35,19 +34,20 @@ class Limits:
     min_time_to_loss: float | None = None
 
     @classmethod
-    def of(cls, stream: DeclaredStream, *, with_kafka: bool = True) -> Limits:
+    def of(cls, stream: DeclaredStream) -> Limits:
         """What a declared stream is judged by.
 
+        Without ``min_time_to_loss``, ``max_downtime`` limits the time to loss of a stream that declares a source. Of one that
+        declares none nobody was meant to ask it, and it would never be known.
+
         :param stream: the stream.
-        :param with_kafka: whether the guard of Kafka can reach its cluster.
         """
-        rpo, left = stream.objectives.rpo, stream.watch.min_time_to_loss or stream.max_downtime
-        # Without a source that a guard can ask, the time to loss is never known.
-        guarded = bool((stream.kafka and with_kafka) or guard_options(stream))
+        rpo, has_source = stream.objectives.rpo, bool(stream.sources or stream.kafka)
+        left = stream.watch.min_time_to_loss or (stream.max_downtime if has_source else None)
         return cls(
             max_age=rpo.total_seconds() if rpo else None,
             max_gap=stream.watch.max_gap,
-            min_time_to_loss=left.total_seconds() if left and guarded else None,
+            min_time_to_loss=left.total_seconds() if left else None,
         )
 
     def to_json(self) -> dict[str, Any]:

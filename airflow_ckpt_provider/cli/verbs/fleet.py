@@ -54,7 +54,7 @@ def fleet(call: Call) -> Answer:
             streams,
             repository,
             limits=limits,
-            own_limits={uri: _limits(limits, stream, call) for uri, stream in declared.items()},
+            own_limits={uri: _limits(limits, stream) for uri, stream in declared.items()},
             objectives={uri: stream.objectives for uri, stream in declared.items()},
             guards=installed_guards if settings.options or own else None,
             settings=settings,
@@ -94,11 +94,10 @@ def _place(call: Call, stream: Stream) -> Location:
     return call.places(stream.checkpoint, role="root", conn_id=stream.checkpoint_conn_id or stream.storage_conn_id)
 
 
-def _limits(given: Limits, stream: Stream, call: Call) -> Limits:
+def _limits(given: Limits, stream: Stream) -> Limits:
     """What was given comes first; the rest is declared."""
-    declared = Limits.of(stream, with_kafka=bool(call.args.kafka_config))
     said = {name: value for name, value in given.to_json().items() if value is not None}
-    return replace(declared, **said)
+    return replace(Limits.of(stream), **said)
 
 
 def _both(declared: OptionsOfKinds, given: OptionsOfKinds) -> OptionsOfKinds:

@@ -125,6 +125,24 @@ class TestDeclared:
         for given, code in (((), 0), (("--max-gap", "0"), 1), (("--max-age", "0"), 1)):
             assert run("fleet", repository, "--streams", declared, *given).code == code
 
+    @pytest.mark.parametrize(
+        ("said", "is_judged"),
+        [
+            ("watch: {min_time_to_loss: 12h}", True),
+            ("max_downtime: 1d, sources: {kafka: {conn_id: kafka}}", True),
+            ("max_downtime: 1d, sources: {delta: {}}", True),
+            ("max_downtime: 1d", False),
+        ],
+    )
+    def test_a_limit_is_not_dropped_where_no_guard_is_configured(
+        self, declared: Path, repository: Path, root: Path, said: str, is_judged: bool
+    ) -> None:
+        declared.write_text(f"streams:\n  orders: {{checkpoint: {root}/orders, repository: {repository}, {said}}}\n")
+        finished = run("fleet", repository, "--streams", declared, "--json")
+        problems = finished.document["streams"][0]["problems"]
+        assert problems == (["time to loss UNKNOWN: no guard was configured"] if is_judged else [])
+        assert finished.code == is_judged
+
     def test_one_of_them(self, declared: Path, repository: Path) -> None:
         by_name = run("fleet", "--stream", "sales", "--streams", declared, "--json").document
         assert [each["name"] for each in by_name["streams"]] == ["orders"]
