@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import islice
 
+from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.lakeflow.flows import LOOKED_AT
 from airflow_ckpt_provider.lakeflow.updates import CANCELED, FAILED
 from airflow_ckpt_provider.lakeflow.workspace import Workspace
+from airflow_ckpt_provider.verdict import Verdict
 
 #: States of an update that come before RESETTING, or may.
 _BEFORE = frozenset({"QUEUED", "CREATED", "WAITING_FOR_RESOURCES", "INITIALIZING", "STOPPING", CANCELED, FAILED})
@@ -39,3 +41,19 @@ def may_have_reset(workspace: Workspace, pipeline_id: str, update_ids: Collectio
         elif kind in ("flow_progress", "stream_progress"):
             return True
     return not (begun & ended).issuperset(update_ids)
+
+
+def judge_begun(update_ids: Sequence[str]) -> list[Judgement]:
+    """Judge a reset that may have been done already.
+
+    :param update_ids: of updates that may have reset the same flows to the same positions; the last may be empty: not known.
+    """
+    if not update_ids:
+        return []
+    return [
+        Judgement(
+            Verdict.UNKNOWN,
+            f"before this task was cleared, update {update_ids[-1]} or one after it may have reset the flows: what they have "
+            "read since from these positions is read again; start a new run, which finds the positions again",
+        )
+    ]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.lakeflow.begun import may_have_reset
 from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP, WAIT, Examined, examine, names_of
 from airflow_ckpt_provider.lakeflow.refresh_plan import DROP, KEEP, plan_pipeline_refresh, wiped_tables
 from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, StartRequest
@@ -28,7 +27,7 @@ from airflow_ckpt_provider.lakeflow.tables import (
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, JOB_TASK, RUNNING
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, seconds, text
-from airflow_ckpt_provider.operators.pipeline_waiting import PipelineChangeOperator, update_ids_of
+from airflow_ckpt_provider.operators.pipeline_waiting import PipelineChangeOperator
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.operators.warehouse import Warehouse, is_deferral_timeout, wait_for_statement
 
@@ -138,8 +137,8 @@ class PipelineRefreshOperator(PipelineChangeOperator):
             **({"expected_cause": JOB_TASK} if text(self.job_id) else {}),
         )
         job_id = text(self.job_id)
-        waits = apply and wait_for is not None
-        self._asks_for(request.body, text(self.backup), text(self.backfill), apply=waits, dry_run=request.dry_run)
+        about = {"apply": apply, "waits": wait_for is not None, "dry_run": request.dry_run}
+        self._asks_for(request.body, text(self.backup), text(self.backfill), **about)
         kept = self._kept.data
         if "tables" not in kept:
             examined = examine(self.workspace, self._pipeline_id())
@@ -194,19 +193,14 @@ class PipelineRefreshOperator(PipelineChangeOperator):
         """What this task found, before it was cleared, of tables that its update may have emptied since: a second copy of such a
         table would lack its rows.
         """
-        before = self._kept.before
-        if not before.get("copies") or "ended" in before:
+        kept = self._kept.before or self._kept.data
+        if "ended" in kept:
             return {}
-        step = (before.get("steps") or {}).get("refresh") or {}
-        ids, note = update_ids_of(step), step.get("note")
-        # Of a start that was sent and not found nobody knows; then no update may have followed the newest of before.
-        by = ids or ([str(note.get("after") or "")] if note else [])
-        reset = bool(by) and (not ids or may_have_reset(self.workspace, self._pipeline_id(), ids))
-        found = {}
-        for table, facts in before["copies"].items():
-            if "rows" in facts and (reset or EMPTIED_BY in facts):
+        by, found = self._begun_before("refresh"), {}
+        for table, facts in (kept.get("copies") or {}).items():
+            if "rows" in facts and (by or EMPTIED_BY in facts):
                 copy = {key: facts[key] for key in ("version", "backup", "rows", "former") if key in facts}
-                found[table] = copy | {EMPTIED_BY: by if reset else facts[EMPTIED_BY]}
+                found[table] = copy | {EMPTIED_BY: by or facts[EMPTIED_BY]}
         return found
 
     def _see_that_nothing_ran_since(self, copies: TableCopies) -> None:

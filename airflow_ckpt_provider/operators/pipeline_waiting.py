@@ -15,11 +15,13 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_ckpt_provider.advisor.failures import why_it_failed
 from airflow_ckpt_provider.errors import (
     CkptError,
+    NoSuchPipelineError,
     RefusedError,
     UnknownStartError,
     WorkspaceError,
 )
 from airflow_ckpt_provider.fingerprint import fingerprint_of
+from airflow_ckpt_provider.lakeflow.begun import may_have_reset
 from airflow_ckpt_provider.lakeflow.carrying_out import Run
 from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP
 from airflow_ckpt_provider.lakeflow.following import (
@@ -34,7 +36,7 @@ from airflow_ckpt_provider.lakeflow.plan import PipelinePlan
 from airflow_ckpt_provider.lakeflow.request import StartRequest
 from airflow_ckpt_provider.lakeflow.rewind_refusals import explain_refusal
 from airflow_ckpt_provider.lakeflow.starting import RetryPolicy, Started, start_once
-from airflow_ckpt_provider.lakeflow.updates import COMPLETED, RUNNING
+from airflow_ckpt_provider.lakeflow.updates import COMPLETED, RUNNING, TERMINAL
 from airflow_ckpt_provider.links.pipeline_update import PipelineUpdateLink
 from airflow_ckpt_provider.operators.change_operator import PLAN
 from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
@@ -341,7 +343,8 @@ class PipelineOperator(TextOperator):
         pipeline_id = self._pipeline_id()
         if answer.progress is Progress.CANCELED:
             who = "this task, which somebody ended, stopped it" if self._is_ended else "somebody stopped it"
-            message = f"pipeline {pipeline_id}: {answer.message}: {who}\nHINT: clear this task to start another"
+            hint = "see in the event log what it has done, and clear this task: it plans again"
+            message = f"pipeline {pipeline_id}: {answer.message}: {who}\nHINT: {hint}"
         else:
             try:
                 why = why_it_failed(self.workspace, pipeline_id, answer.memory.update_ids)
@@ -547,21 +550,50 @@ class PipelineChangeOperator(PipelineOperator):
         self.body = body
         self._asked_for = ""
 
-    def _asks_for(self, *what: Any, apply: bool, dry_run: bool = False) -> None:
+    def _asks_for(self, *what: Any, apply: bool, waits: bool = True, dry_run: bool = False) -> None:
         """Note what is asked for. Where this task has done it before it was cleared, what it noted then is taken over: each step
         then finds that it is done, for a second reset or refresh reads the same input again.
 
         :param what: all of it, as JSON.
-        :param apply: it is carried out, and the task succeeds only where it succeeds.
+        :param apply: it is carried out.
+        :param waits: the task succeeds only if the update does.
         :param dry_run: it changes nothing.
         """
         self._asked_for = fingerprint_of([self._pipeline_id(), *what]) if apply and not dry_run else ""
         before = self._kept.before
-        if self._asked_for and before.get("ended") == self._asked_for and not self._has_begun():
+        if not self._asked_for:
+            return
+        self._kept.data["asked"] = self._asked_for
+        if not waits and before.get("ended") == self._asked_for and self._has_failed_since(before):
+            del before["ended"]
+        if before.get("ended") == self._asked_for and not self._has_begun():
             self.log.info(
                 "This task did the same before it was cleared: nothing is started. To do it again start a new run."
             )
             self._kept.data.update({key: before[key] for key in before if key not in self._kept.data})
+
+    def _has_failed_since(self, before: Mapping[str, Any]) -> bool:
+        """Whether the update of a task that did not wait for it has failed, or was stopped."""
+        ids = [update_id for step in before.get("steps", {}).values() for update_id in update_ids_of(step)]
+        try:
+            update = self.workspace.ask(self._pipeline_id(), f"updates/{ids[-1]}").get("update") if ids else None
+        except NoSuchPipelineError:  # it is too old to be known
+            update = None
+        return (update or {}).get("state") in TERMINAL - {COMPLETED}
+
+    def _begun_before(self, step: str) -> list[str]:
+        """Ids of updates that this task has started before it was cleared, and that may have reset or emptied something.
+
+        Of a start whose update nobody has found: the id of the newest update before it, or an empty one.
+        """
+        before = self._kept.before
+        part = (before.get("steps") or {}).get(step) or {}
+        ids, note = update_ids_of(part), part.get("note")
+        if "ended" in before or not note:
+            return []
+        if not ids:
+            return [str(note.get("after") or "")]
+        return ids if may_have_reset(self.workspace, self._pipeline_id(), ids) else []
 
     def _ended(self, result: dict[str, Any]) -> dict[str, Any]:
         if self._asked_for:

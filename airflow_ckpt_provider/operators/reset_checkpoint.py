@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from airflow_ckpt_provider.lakeflow.begun import judge_begun
 from airflow_ckpt_provider.lakeflow.carrying_out import Keys, carry_out_reset, put_back_after_failure
 from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP, WAIT, examine, names_of
 from airflow_ckpt_provider.lakeflow.positions import positions_of
@@ -123,8 +125,8 @@ class ResetCheckpointOperator(PipelineChangeOperator):
         request, job_id = self._request(context, flows), text(self.job_id)
         merged = self._merged(context)
         positions = [position.to_json() for position in positions_of(self.starting_positions)]
-        waits = apply and wait_for is not None
-        self._asks_for(request.body, positions, dict(merged.values), apply=waits, dry_run=request.dry_run)
+        about = {"apply": apply, "waits": wait_for is not None, "dry_run": request.dry_run}
+        self._asks_for(request.body, positions, dict(merged.values), **about)
         if not self._has_begun():
             plan = plan_pipeline_reset(
                 self.workspace,
@@ -137,6 +139,7 @@ class ResetCheckpointOperator(PipelineChangeOperator):
                 wait_for=wait_for,
                 merged=merged,
             )
+            plan = replace(plan, judgements=(*plan.judgements, *judge_begun(self._reset_before())))
             plan = self._planned_through_job(context, plan, job_id, request)
             self._planned(plan, apply=apply, accept=self.accept, fingerprint=self.fingerprint)
         if apply:
@@ -154,6 +157,15 @@ class ResetCheckpointOperator(PipelineChangeOperator):
                 self.log.info("The update was a dry run (validate_only): no checkpoint was reset")
         found = {"flows": list(flows), "cause": request.expected_cause, "dry_run": request.dry_run}
         return self._result() | found | ({"mode": "dry_run"} if apply and request.dry_run else {})
+
+    def _reset_before(self) -> list[str]:
+        """Ids of updates that may have reset the same flows to the same positions before this task was cleared."""
+        kept = self._kept.before or self._kept.data
+        if not self._asked_for or kept.get("asked", self._asked_for) != self._asked_for:
+            return []
+        found = self._begun_before("reset") or list(kept.get("reset_before") or ())
+        self._kept.data["reset_before"] = found
+        return found
 
     def _merging(self, merged: Merged) -> Keys | None:
         """The keys that carry positions; kept for a kill too."""

@@ -210,10 +210,12 @@ def test_a_task_that_is_cleared_after_its_success_resets_nothing(workspace: Fake
 
 def test_a_task_that_is_cleared_after_its_failure_starts_anew(broken: Pipeline) -> None:
     broken.when["RUNNING"] = lambda p: setattr(p.flows[FLOW], "error", FlowFailed("SOME_ERROR", "no"))
-    task = Task(lambda: reset(broken))
+    options: dict[str, str] = {}
+    task = Task(lambda: reset(broken, **options))
     with pytest.raises(AirflowFailException, match="SOME_ERROR"):
         task.attempt()
     broken.flows[FLOW].error = None
+    options["accept"] = "UNKNOWN"  # nothing shows that the flow had written no batch
     task.clear()
     assert task.attempt()["state"] == "COMPLETED"
     assert broken.flows[FLOW].resets == 2
