@@ -6,15 +6,19 @@ another one. Then the next attempt continues, and what was started elsewhere has
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from airflow_ckpt_provider.errors import ChangeRunningError
 
+log = logging.getLogger(__name__)
+
 #: A running task that was cleared: Airflow gives its next attempt another id at once.
 _CLEARED = "restarting"
-#: States that a running task gets from outside only: from a person, or from the time limit of its run.
+#: States that a running task gets from outside only: from a person, from the time limit of its run, or from the scheduler,
+#: which misses its heartbeats and has no attempt left.
 _ENDED = frozenset({"failed", "success", "skipped", "removed"})
 
 
@@ -32,13 +36,16 @@ def was_ended(ti: Any, check_current: Callable[[], None], *, within: float) -> b
     answers: list[bool] = []
 
     def ask() -> None:
-        state = _state_of(ti)
         try:
-            check_current()
-        except ChangeRunningError:
-            answers.append(state == _CLEARED)
-        else:
-            answers.append(state == _CLEARED or state in _ENDED)
+            state = _state_of(ti)
+            try:
+                check_current()
+            except ChangeRunningError:
+                answers.append(state == _CLEARED)
+            else:
+                answers.append(state == _CLEARED or state in _ENDED)
+        except Exception as e:  # of whatever kind: then nobody knows
+            log.warning("Airflow did not give the state of the task: %s", e)
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()

@@ -54,7 +54,7 @@ def test_an_update_that_is_not_stopped_keeps_its_position(workspace: FakeWorkspa
     assert ids(workspace) == ALL
 
 
-@pytest.mark.parametrize("why", ["evicted or timed out", "replaced", "Airflow does not answer"])
+@pytest.mark.parametrize("why", ["evicted or timed out", "replaced", "Airflow does not answer", "an error"])
 def test_it_leaves_the_update_to_the_next_attempt(
     workspace: FakeWorkspace, broken: Pipeline, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
@@ -67,6 +67,8 @@ def test_it_leaves_the_update_to_the_next_attempt(
     if why == "Airflow does not answer":
         monkeypatch.setattr(PipelineOperator, "ended_within", 0.01)
         first._ti.get_task_states = lambda **_: held.wait(10)
+    if why == "an error":
+        del first._ti.get_task_states
     first.on_kill()
     held.set()
     assert broken.updates[-1].state == "QUEUED"
