@@ -74,14 +74,16 @@ class BlockingRun:
             return
         make_room(self._workspace, self._pipeline_id, on_active_update, self._free)
 
-    def start(self, step: str, request: StartRequest, *, on_active_update: str) -> str:
+    def start(
+        self, step: str, request: StartRequest, *, on_active_update: str, check: Callable[[], None] = lambda: None
+    ) -> str:
         """Start the update of a step, or find it; return its id."""
 
         def start() -> Started:
             notes = self._memos.notes(step)
             return start_once(self._workspace, self._pipeline_id, request, notes, retry_policy=self._retry_policy)
 
-        started = start_in_room(start, on_active_update, self._free)
+        started = start_in_room(start, on_active_update, self._free, check)
         self.steps[step] = {"update_id": started.update_id, "found": started.found, "states": []}
         log.info("update %s of pipeline %s is this run's", started.update_id, self._pipeline_id)
         return started.update_id

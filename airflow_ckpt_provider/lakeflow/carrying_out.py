@@ -25,8 +25,13 @@ class Run(Protocol):
         """See that no update is active, or do about it what was asked for; nothing once the step was begun."""
         ...
 
-    def start(self, step: str, request: StartRequest, *, on_active_update: str) -> str:
-        """Start the update of a step, or find it; return its id."""
+    def start(
+        self, step: str, request: StartRequest, *, on_active_update: str, check: Callable[[], None] = lambda: None
+    ) -> str:
+        """Start the update of a step, or find it; return its id.
+
+        :param check: sees that the plan still holds, where another update came first and has ended.
+        """
         ...
 
     def follow(
@@ -58,6 +63,22 @@ class Keys:
     put_back: Callable[[], Any]
 
 
+def make_room_and_check(run: Run, step: str, on_active_update: str, check: Callable[[], None]) -> Callable[[], None]:
+    """See that no update is active, and that the plan still holds: the wait for room may take hours.
+
+    :param check: plans again, and raises if that plan may not be carried out.
+    :return: the same for later; it checks nothing once a start may be sent, for its update has to be found first.
+    """
+
+    def unless_begun() -> None:
+        if not run.note(step):
+            check()
+
+    run.make_room(step, on_active_update)
+    unless_begun()
+    return unless_begun
+
+
 def carry_out_reset(
     run: Run,
     request: StartRequest,
@@ -67,20 +88,23 @@ def carry_out_reset(
     wait_for: str | None,
     flows: Sequence[str],
     flows_run_for: float,
+    check: Callable[[], None],
 ) -> None:
     """Merge the configuration, start, follow until the flows run, and put the configuration back.
 
     :param keys: ``None``: nothing is merged.
+    :param check: as for :func:`make_room_and_check`.
     """
-    run.make_room("reset", on_active_update)
+    check = make_room_and_check(run, "reset", on_active_update, check)
     if request.dry_run:
-        run.follow("reset", run.start("reset", request, on_active_update=on_active_update), wait_for)
+        update_id = run.start("reset", request, on_active_update=on_active_update, check=check)
+        run.follow("reset", update_id, wait_for)
         return
     try:
         # Until an update is known to be this run's, a start may still be sent; merging twice changes nothing.
         if keys and not (run.note("reset") or {}).get("update_id"):
             keys.merge()
-        update_id = run.start("reset", request, on_active_update=on_active_update)
+        update_id = run.start("reset", request, on_active_update=on_active_update, check=check)
         run.follow("reset", update_id, wait_for, flows=tuple(flows), flows_run_for=flows_run_for)
     except run.failure as e:
         raise run.failure(f"{e}{put_back_after_failure(keys)}") from e
@@ -118,11 +142,13 @@ def carry_out_rewind(
     replay: StartRequest | None,
     on_active_update: str,
     wait_for: str | None,
+    check: Callable[[], None],
 ) -> list[str]:
     """Try the rewind, do it, and start the replay; return the names of the steps that were done.
 
     :param replay: ``None``: somebody else starts it.
     :param wait_for: the state of the replay that is waited for.
+    :param check: as for :func:`make_room_and_check`; a plan of the rewind does not hold for what is after its dry run.
     """
     done = []
     for step, request, wanted in (
@@ -131,7 +157,8 @@ def carry_out_rewind(
         ("replay", replay, wait_for),
     ):
         if request is not None:
-            run.make_room(step, on_active_update)
-            run.follow(step, run.start(step, request, on_active_update=on_active_update), wanted)
+            again = check if step == "dry_run" else lambda: None
+            again = make_room_and_check(run, step, on_active_update, again)
+            run.follow(step, run.start(step, request, on_active_update=on_active_update, check=again), wanted)
             done.append(step)
     return done

@@ -43,10 +43,17 @@ def make_room(workspace: Workspace, pipeline_id: str, on_active_update: str, fre
     free(on_active_update)
 
 
-def start_in_room(start: Callable[[], Started], on_active_update: str, free: Callable[[str], None]) -> Started:
+def start_in_room(
+    start: Callable[[], Started],
+    on_active_update: str,
+    free: Callable[[str], None],
+    check: Callable[[], None] = lambda: None,
+) -> Started:
     """Start an update; where another one came first, make room again as was asked for.
 
     :param start: starts it, or finds it.
+    :param free: stops the active update if asked to, and waits until none is.
+    :param check: sees that the plan still holds after that.
     :raises ActiveUpdateError: others came first each time, or nothing is to be done about them.
     """
     for _ in range(_ROOMS - 1):
@@ -56,6 +63,7 @@ def start_in_room(start: Callable[[], Started], on_active_update: str, free: Cal
             if on_active_update == FAIL:
                 raise
             free(on_active_update)
+            check()
     return start()
 
 

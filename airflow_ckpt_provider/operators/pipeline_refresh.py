@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.lakeflow.carrying_out import make_room_and_check
 from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP, WAIT, Examined, examine, names_of
 from airflow_ckpt_provider.lakeflow.refresh_plan import DROP, KEEP, plan_pipeline_refresh, wiped_tables
 from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, StartRequest
@@ -140,10 +141,13 @@ class PipelineRefreshOperator(PipelineChangeOperator):
         about = {"apply": apply, "waits": wait_for is not None, "dry_run": request.dry_run}
         self._asks_for(request.body, text(self.backup), text(self.backfill), **about)
         kept = self._kept.data
-        if "tables" not in kept:
+
+        def planned() -> None:
             examined = examine(self.workspace, self._pipeline_id())
             taken_over = {} if request.dry_run else self._taken_over()
             tables = self._tables(context, examined, request, taken_over)
+            if "tables" in kept and [each[0] for each in kept["tables"]] == [table.table for table in tables]:
+                tables = self._kept_tables()  # copies may have been made of them, by their names
             plan = plan_pipeline_refresh(
                 self.workspace,
                 examined,
@@ -154,25 +158,33 @@ class PipelineRefreshOperator(PipelineChangeOperator):
                 on_active_update=room,
                 wait_for=wait_for,
             )
-            kept["copies"] = taken_over
+            kept.setdefault("copies", taken_over)
             plan = replace(plan, warnings=(*plan.warnings, *map(_taken_over_words, taken_over, taken_over.values())))
             plan = self._planned_through_job(context, plan, job_id, request)
             self._planned(plan, apply=apply, accept=self.accept, fingerprint=self.fingerprint)
-            if not apply:
-                return self._found(tables)
             kept["tables"] = [[t.table, t.backup, list(t.keys), t.where, t.backfill, t.by] for t in tables]
-        tables = self._kept_tables()
-        self._make_room("refresh", room)
-        copies = self._copies(tables)
+
+        if "tables" not in kept:
+            planned()
+            if not apply:
+                return self._found(self._kept_tables())
+        check = make_room_and_check(self._as_run(context), "refresh", room, planned)
+        copies = self._copies(self._kept_tables())
         self._see_that_nothing_ran_since(copies)
+
+        def check_again() -> None:
+            check()
+            self._see_that_nothing_ran_since(copies)
+
         how = self._through_job(context, job_id, request) if job_id else {}
+        how["check"] = check_again
         if copies.tables:
             how["prepared"] = copies
         update_id = self._start(context, "refresh", request, on_active_update=room, **how)
         self._follow(context, "refresh", update_id, wait_for)
         for table in copies.tables:
             copies.bring_back(table, settle=lambda: self.start_retry_policy.sleep(self.start_retry_policy.settle))
-        result = self._found(tables)
+        result = self._found(self._kept_tables())
         wrong = [v for v in result["verification"] if not v["ok"]]
         if wrong:
             if "ti" in context:

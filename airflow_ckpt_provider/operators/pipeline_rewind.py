@@ -90,7 +90,8 @@ class PipelineRewindOperator(PipelineChangeOperator):
             StartRequest.of(selection, mapping(self.body, "body")) if flag(self.replay, "replay", empty=True) else None
         )
         self._asks_for(rewind.body, replay.body if replay else None, apply=apply)
-        if not self._has_begun():
+
+        def planned() -> None:
             plan = plan_pipeline_rewind(
                 self.workspace,
                 examine(self.workspace, self._pipeline_id(), with_flows=False),
@@ -102,6 +103,9 @@ class PipelineRewindOperator(PipelineChangeOperator):
                 wait_for=wait_for,
             )
             self._planned(plan, apply=apply, accept=self.accept, fingerprint=self.fingerprint)
+
+        if not self._has_begun():
+            planned()
         done = []
         if apply:
             done = carry_out_rewind(
@@ -111,5 +115,6 @@ class PipelineRewindOperator(PipelineChangeOperator):
                 replay=replay,
                 on_active_update=room,
                 wait_for=wait_for,
+                check=planned,
             )
         return self._result() | {"updates": {step: self._result(step) for step in done}}

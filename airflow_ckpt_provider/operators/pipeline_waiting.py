@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -241,7 +241,8 @@ class PipelineOperator(TextOperator):
 
     def _planned(self, plan: PipelinePlan, *, apply: bool, accept: Any, fingerprint: Any) -> None:
         """Keep and show a plan; where it is to be carried out, see that it may be."""
-        self.log.info("\n%s", plan.to_markdown())
+        if plan.to_json() != self._kept.data.get("plan"):
+            self.log.info("\n%s", plan.to_markdown())
         self._kept.data.update(plan=plan.to_json(), markdown=plan.to_markdown())
         if apply:
             given = text(accept)
@@ -266,9 +267,10 @@ class PipelineOperator(TextOperator):
     def _start(self, context: Context, step: str, request: StartRequest, **how: Any) -> str:
         """Start the update of a step, or find it; return its id.
 
-        :param how: ``on_active_update``; ``send``, ``prepared`` and ``retry_policy``, as for ``start_once``.
+        :param how: ``on_active_update`` and ``check``, as for ``start_in_room``;
+            ``send``, ``prepared`` and ``retry_policy``, as for ``start_once``.
         """
-        on_active_update = how.pop("on_active_update", FAIL)
+        on_active_update, check = how.pop("on_active_update", FAIL), how.pop("check", lambda: None)
         retry_policy = how.pop("retry_policy", self.start_retry_policy)
         pipeline_id = self._pipeline_id()
         self._under_way = (step, request)
@@ -289,7 +291,7 @@ class PipelineOperator(TextOperator):
             notes = self._kept.notes(step)
             return start_once(self.workspace, pipeline_id, request, notes, retry_policy=retry_policy, **how)
 
-        started = start_in_room(start, on_active_update, self._free)
+        started = start_in_room(start, on_active_update, self._free, check)
         part = self._kept.step(step)
         if part.get("found") is None:
             part["found"] = started.found
@@ -488,8 +490,11 @@ class _TaskRun:
     def make_room(self, step: str, on_active_update: str) -> None:
         self._task._make_room(step, on_active_update)
 
-    def start(self, step: str, request: StartRequest, *, on_active_update: str) -> str:
-        return self._task._start(self._context, step, request, on_active_update=on_active_update, **self._how)
+    def start(
+        self, step: str, request: StartRequest, *, on_active_update: str, check: Callable[[], None] = lambda: None
+    ) -> str:
+        how = {"on_active_update": on_active_update, "check": check, **self._how}
+        return self._task._start(self._context, step, request, **how)
 
     def follow(self, step: str, update_id: str, wait_for: str | None, **flows: Any) -> None:
         self._task._follow(self._context, step, update_id, wait_for, **flows)

@@ -127,7 +127,8 @@ class ResetCheckpointOperator(PipelineChangeOperator):
         positions = [position.to_json() for position in positions_of(self.starting_positions)]
         about = {"apply": apply, "waits": wait_for is not None, "dry_run": request.dry_run}
         self._asks_for(request.body, positions, dict(merged.values), **about)
-        if not self._has_begun():
+
+        def planned() -> None:
             plan = plan_pipeline_reset(
                 self.workspace,
                 examine(self.workspace, self._pipeline_id()),
@@ -142,6 +143,9 @@ class ResetCheckpointOperator(PipelineChangeOperator):
             plan = replace(plan, judgements=(*plan.judgements, *judge_begun(self._reset_before())))
             plan = self._planned_through_job(context, plan, job_id, request)
             self._planned(plan, apply=apply, accept=self.accept, fingerprint=self.fingerprint)
+
+        if not self._has_begun():
+            planned()
         if apply:
             how = self._through_job(context, job_id, request) if job_id else {}
             carry_out_reset(
@@ -152,6 +156,7 @@ class ResetCheckpointOperator(PipelineChangeOperator):
                 wait_for=wait_for,
                 flows=flows,
                 flows_run_for=float(self.flows_run_for),
+                check=planned,
             )
             if request.dry_run:
                 self.log.info("The update was a dry run (validate_only): no checkpoint was reset")

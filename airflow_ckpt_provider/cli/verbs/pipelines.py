@@ -20,8 +20,8 @@ from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.lakeflow.blocking_run import BlockingRun, UpdateFailedError
-from airflow_ckpt_provider.lakeflow.carrying_out import Keys, carry_out_reset, carry_out_rewind
-from airflow_ckpt_provider.lakeflow.examine import Examined, examine
+from airflow_ckpt_provider.lakeflow.carrying_out import Keys, carry_out_reset, carry_out_rewind, make_room_and_check
+from airflow_ckpt_provider.lakeflow.examine import examine
 from airflow_ckpt_provider.lakeflow.flows import qualified
 from airflow_ckpt_provider.lakeflow.following import Memory, Progress, look, looking
 from airflow_ckpt_provider.lakeflow.found_position import Terms
@@ -192,24 +192,27 @@ def _reset(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
     # The same for the same command, so that it finds its own keys again; and for no other.
     by = f"{call.made_by}/{fingerprint_of([pipeline_id, request.body, values])}"
     merged = Merged(values, by, args.configuration_after or "")
-    examined = examine(client, pipeline_id)
-    plan = plan_pipeline_reset(
-        client,
-        examined,
-        request,
-        starting_positions=starting,
-        guard_report=_file(args.guard_report) if args.guard_report else None,
-        on_active_update=args.on_active_update,
-        wait_for=args.wait_for,
-        merged=merged,
-    )
+    report = _file(args.guard_report) if args.guard_report else None
+
+    def planned() -> PipelinePlan:
+        return plan_pipeline_reset(
+            client,
+            examine(client, pipeline_id),
+            request,
+            starting_positions=starting,
+            guard_report=report,
+            on_active_update=args.on_active_update,
+            wait_for=args.wait_for,
+            merged=merged,
+        )
+
     keep = merged.kept(positions_of(starting))
     keys = Keys(
         lambda: merge_configuration(client, pipeline_id, values, by, keep=keep, flows=flows),
         lambda: put_back_configuration(client, pipeline_id, by, keep=keep),
     )
 
-    def carry_out(run: BlockingRun) -> None:
+    def carry_out(run: BlockingRun, check: Callable[[], None]) -> None:
         carry_out_reset(
             run,
             request,
@@ -218,9 +221,10 @@ def _reset(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
             wait_for=args.wait_for,
             flows=flows,
             flows_run_for=args.flows_run_for,
+            check=check,
         )
 
-    return _carried_out(call, client, examined, plan, ("reset",), carry_out, keys if values else None)
+    return _carried_out(call, client, planned, ("reset",), carry_out, keys if values else None)
 
 
 def _refresh(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
@@ -233,23 +237,26 @@ def _refresh(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
             "validate_only": args.validate_only,
         }
     )
-    examined = examine(client, pipeline_id)
-    plan = plan_pipeline_refresh(
-        client,
-        examined,
-        request,
-        [TableRecovery(name) for name in wiped_tables(examined, request)],
-        guard_report=_file(args.guard_report) if args.guard_report else None,
-        on_active_update=args.on_active_update,
-        wait_for=args.wait_for,
-    )
+    report = _file(args.guard_report) if args.guard_report else None
 
-    def carry_out(run: BlockingRun) -> None:
-        run.make_room("refresh", args.on_active_update)
-        update_id = run.start("refresh", request, on_active_update=args.on_active_update)
+    def planned() -> PipelinePlan:
+        examined = examine(client, pipeline_id)
+        return plan_pipeline_refresh(
+            client,
+            examined,
+            request,
+            [TableRecovery(name) for name in wiped_tables(examined, request)],
+            guard_report=report,
+            on_active_update=args.on_active_update,
+            wait_for=args.wait_for,
+        )
+
+    def carry_out(run: BlockingRun, check: Callable[[], None]) -> None:
+        check = make_room_and_check(run, "refresh", args.on_active_update, check)
+        update_id = run.start("refresh", request, on_active_update=args.on_active_update, check=check)
         run.follow("refresh", update_id, args.wait_for)
 
-    return _carried_out(call, client, examined, plan, ("refresh",), carry_out)
+    return _carried_out(call, client, planned, ("refresh",), carry_out)
 
 
 def _rewind(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
@@ -261,30 +268,32 @@ def _rewind(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
         StartRequest.of({"rewind_spec": rewind_spec(to, datasets, dry_run=dry)}) for dry in (True, False)
     )
     replay = None if args.no_replay else StartRequest.of({REFRESH: args.refresh})
-    examined = examine(client, pipeline_id, with_flows=False)
-    plan = plan_pipeline_rewind(
-        client,
-        examined,
-        rewind,
-        dry_run,
-        replay,
-        to=to,
-        on_active_update=args.on_active_update,
-        wait_for=args.wait_for,
-    )
+
+    def planned() -> PipelinePlan:
+        return plan_pipeline_rewind(
+            client,
+            examine(client, pipeline_id, with_flows=False),
+            rewind,
+            dry_run,
+            replay,
+            to=to,
+            on_active_update=args.on_active_update,
+            wait_for=args.wait_for,
+        )
+
     return _carried_out(
         call,
         client,
-        examined,
-        plan,
+        planned,
         ("dry_run", "rewind", *(["replay"] if replay else [])),
-        lambda run: carry_out_rewind(
+        lambda run, check: carry_out_rewind(
             run,
             dry_run=dry_run,
             rewind=rewind,
             replay=replay,
             on_active_update=args.on_active_update,
             wait_for=args.wait_for,
+            check=check,
         ),
     )
 
@@ -326,29 +335,29 @@ def _put_back(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
 def _carried_out(
     call: Call,
     client: DatabricksClient,
-    examined: Examined,
-    plan: PipelinePlan,
+    planned: Callable[[], PipelinePlan],
     steps: Sequence[str],
-    carry_out: Callable[[BlockingRun], object],
+    carry_out: Callable[[BlockingRun, Callable[[], None]], object],
     keys: Keys | None = None,
 ) -> Answer:
     """Show a plan; with ``--apply`` see that it may be carried out, and do it; with ``--forget`` remove its notes.
 
+    :param planned: plans, now and again when there is room for the update.
     :param keys: that an earlier run may have merged into the configuration.
     """
-    args = call.args
+    args, plan = call.args, planned()
     if not args.forget:
         show_plan(call, in_shell(plan.to_markdown()))
     if not args.apply and not args.forget:
         return Answer(plan.to_json())
     bodies = [dict(body) for _, _, body in plan.calls]
-    memos = FileMemos(fingerprint_of([client.host, examined.pipeline_id, plan.kind, bodies]))
+    memos = FileMemos(fingerprint_of([client.host, plan.pipeline_id, plan.kind, bodies]))
     with memos.locked(), words_of_the_shell(str(memos.path)):
         earlier = EarlierRun.of(memos)
         if args.forget:
-            return _forget(call, client, examined, plan, earlier)
+            return _forget(call, client, plan, earlier)
         accept = Verdict(args.accept) if args.accept else None
-        if earlier and (ended := earlier.ended(client, examined.pipeline_id)):
+        if earlier and (ended := earlier.ended(client, plan.pipeline_id)):
             return _ended(call, plan, earlier, ended, steps, keys)
         if earlier:
             earlier.may_go_on(plan, steps, accept=accept, fingerprint=args.fingerprint)
@@ -359,14 +368,14 @@ def _carried_out(
             memos.approve(plan.fingerprint)
         run = BlockingRun(
             client,
-            examined.pipeline_id,
+            plan.pipeline_id,
             memos,
-            why=lambda ids: _why(client, examined.pipeline_id, ids),
+            why=lambda ids: _why(client, plan.pipeline_id, ids),
             interval=args.poll,
             timeout=args.timeout,
         )
         try:
-            carry_out(run)
+            carry_out(run, lambda: planned().check(accept=accept, fingerprint=args.fingerprint))
         except UpdateFailedError:
             memos.forget()
             raise
@@ -379,8 +388,8 @@ def _carried_out(
         {
             "mode": "dry_run" if plan.dry_run else "apply",
             "plan": plan.to_json(),
-            "pipeline_id": examined.pipeline_id,
-            "pipeline_name": examined.name,
+            "pipeline_id": plan.pipeline_id,
+            "pipeline_name": plan.pipeline_name,
             "update_id": last["update_id"],
             "state": state,
             "updates": run.steps,
@@ -404,15 +413,13 @@ def _ended(
     return Answer(found, findings=True)
 
 
-def _forget(
-    call: Call, client: DatabricksClient, examined: Examined, plan: PipelinePlan, earlier: EarlierRun | None
-) -> Answer:
+def _forget(call: Call, client: DatabricksClient, plan: PipelinePlan, earlier: EarlierRun | None) -> Answer:
     """Remove the notes of an earlier run that was cut off; nothing is started."""
-    left = earlier.forget(client, plan, examined.configuration) if earlier else ""
+    left = earlier.forget(client, plan, configuration_of(client.ask(plan.pipeline_id))) if earlier else ""
     if call.screen:
         call.screen.print("The note of the earlier run is removed." if earlier else "There is no note of this command.")
         call.screen.print(terminal.findings([left] if left else []))
-    return Answer({"pipeline_id": examined.pipeline_id, **forgotten(earlier, left)})
+    return Answer({"pipeline_id": plan.pipeline_id, **forgotten(earlier, left)})
 
 
 def _why(client: DatabricksClient, pipeline_id: str, update_ids: tuple[str, ...]) -> str:
