@@ -9,7 +9,8 @@ The three ways are the reset of the failed flow's checkpoint (its table keeps it
 refresh with a copy of the table before it and a backfill from the copy. `docs/howto/lakeflow-choose.md` distinguishes them.
 
 The fixed code has to be deployed to both pipelines before. Positions are found from the event log, histories, files and Kafka,
-on the test pipeline too, and again after the approval: the reset is refused if the flow has read on since. `about` names the
+on the test pipeline too, and again after the approval, once no update is active: the reset is refused if the flow has read on
+since. `about` names the
 keys that the code reads them from (`carried_by`): they are merged into the pipeline's configuration for the update and put back
 afterwards; for a flow with `"language": "sql"` they are parameters of the update, unless `carried_in` says `configuration`.
 Parameters do not reach Python code. With `starting_positions` the form gives the positions, and nothing is found.
@@ -30,6 +31,7 @@ from airflow_ckpt_provider.lakeflow.table_check import table_checks
 from airflow_ckpt_provider.operators.pipeline_configuration import PipelineConfigurationPutBackOperator
 from airflow_ckpt_provider.operators.pipeline_positions import PipelinePositionsOperator
 from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
+from airflow_ckpt_provider.operators.pipeline_stop import PipelineStopOperator
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
 from airflow_ckpt_provider.operators.table_check import TableCheckOperator
 from airflow_ckpt_provider.verdict import Verdict
@@ -251,7 +253,10 @@ with DAG(
     COUNT = {"warehouse_id": "{{ params.warehouse_id }}", "databricks_conn_id": "{{ params.databricks_conn_id }}"}
     is_reproduced = reproduced()
     test_before = TableCheckOperator(task_id="test_before", tables="{{ params.test_checks | tojson }}", **COUNT)
-    which_on_test = by_way("test_reset", "test_refresh", "test_find")
+    which_on_test = by_way("test_reset", "test_refresh", "test_room")
+    # What an update writes after the positions are found is written again by the reset.
+    ROOM = {name: HOW[name] for name in ("databricks_conn_id", "on_active_update")}
+    test_room = PipelineStopOperator(task_id="test_room", pipeline_id="{{ params.test_pipeline }}", retries=2, **ROOM)
     test_find = PipelinePositionsOperator(
         task_id="test_find",
         pipeline_id="{{ params.test_pipeline }}",
@@ -298,7 +303,8 @@ with DAG(
     }
     CHECKS = "{{ ti.xcom_pull(task_ids='advise')['checks'] | tojson }}"
     before = TableCheckOperator(task_id="before", tables=CHECKS, **COUNT)
-    which_on_production = by_way("reset", "refresh", "find_again")
+    which_on_production = by_way("reset", "refresh", "room")
+    room = PipelineStopOperator(task_id="room", pipeline_id="{{ params.pipeline }}", retries=2, **ROOM)
     # A flow that has read on since has another position, so another plan than the one that was approved.
     find_again = PipelinePositionsOperator(task_id="find_again", **OF_PRODUCTION, **FIND)
     reset = ResetCheckpointOperator(
@@ -325,10 +331,10 @@ with DAG(
     )
 
     by_way("plan_reset", "plan_refresh") >> [plan_reset, plan_refresh] >> next_step >> [is_reproduced, approve]
-    is_reproduced >> test_before >> which_on_test >> [test_find, test_reset, test_refresh]
-    test_find >> test_reset
+    is_reproduced >> test_before >> which_on_test >> [test_room, test_reset, test_refresh]
+    test_room >> test_find >> test_reset
     [test_reset, test_refresh] >> test_after >> approve
-    approve >> before >> which_on_production >> [find_again, reset, refresh]
-    find_again >> reset
+    approve >> before >> which_on_production >> [room, reset, refresh]
+    room >> find_again >> reset
     [reset, refresh] >> after
     reset >> put_back

@@ -9,6 +9,7 @@ from __future__ import annotations
 from airflow.sdk import DAG, Param
 
 from airflow_ckpt_provider.operators.pipeline_positions import PipelinePositionsOperator
+from airflow_ckpt_provider.operators.pipeline_stop import PipelineStopOperator
 from airflow_ckpt_provider.operators.reset_checkpoint import ResetCheckpointOperator
 from airflow_ckpt_provider.operators.table_check import TableCheckOperator
 
@@ -30,7 +31,9 @@ with DAG(
     WHERE = {"pipeline_id": "{{ params.pipeline }}"}
     SQL = {"warehouse_id": "{{ params.warehouse }}"}
     KNOWN = {"about": "{{ params.about | tojson }}", "margin": "{{ params.margin }}"}
-    found = PipelinePositionsOperator(task_id="find", **KNOWN, **WHERE, **SQL).output
+    find = PipelinePositionsOperator(task_id="find", **KNOWN, **WHERE, **SQL)
+    PipelineStopOperator(task_id="stop", **WHERE) >> find  # what runs on writes rows after the position
+    found = find.output
     NAMES = ("flows", "starting_positions", "configuration", "parameters", "wait_for")
     HOW = {"accept": "{{ params.accept }}", "on_active_update": "stop", "mode": "apply", "retries": 2}
     reset = ResetCheckpointOperator(task_id="reset", **WHERE, **HOW, **{name: found[name] for name in NAMES})

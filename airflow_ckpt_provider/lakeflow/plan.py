@@ -25,6 +25,8 @@ class PipelinePlan:
     :param calls: the requests that ``apply`` sends besides reads, in order: method, path and body.
     :param steps: what ``apply`` does, in order, in words.
     :param judgements: what was found; none means ``SAFE``.
+    :param read_on: what updates mean for it that are active, or ran since: judged again right before the start, and so no part
+        of what an approval is given for.
     :param warnings: what to know, whatever the verdict.
     :param rows: facts for people: name and value.
     :param facts: the same for programs.
@@ -45,23 +47,27 @@ class PipelinePlan:
     dry_run: bool = False
     emptied: tuple[str, ...] = ()
     specification: str = ""
+    read_on: tuple[Judgement, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
         """The worst of what was found."""
-        return worst(judgement.verdict for judgement in self.judgements)
+        return worst(judgement.verdict for judgement in (*self.judgements, *self.read_on))
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why, worst first."""
-        return tuple(j.reason for j in sorted(self.judgements, key=lambda j: WORST_FIRST.index(j.verdict)))
+        found = (*self.judgements, *self.read_on)
+        return tuple(j.reason for j in sorted(found, key=lambda j: WORST_FIRST.index(j.verdict)))
 
     @property
     def fingerprint(self) -> str:
         """Changes with the requests, the verdict or its reasons, what is emptied, and the pipeline that runs: what an approval
         is given for.
         """
-        what = [self.kind, self.pipeline_id, self.calls, self.verdict.value, sorted(self.reasons)]
+        verdict = worst(judgement.verdict for judgement in self.judgements)
+        reasons = sorted(judgement.reason for judgement in self.judgements)
+        what = [self.kind, self.pipeline_id, self.calls, verdict.value, reasons]
         return fingerprint_of([*what, sorted(self.emptied), self.specification])
 
     def to_json(self) -> dict[str, Any]:

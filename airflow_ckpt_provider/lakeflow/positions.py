@@ -58,6 +58,7 @@ class Position:
     :param reasons: why.
     :param all_sources: the positions of this flow are those of all that it reads: its checkpoint or its progress was read, or
         somebody says so.
+    :param as_of: id of the newest update that had ended when it was found; empty: nobody has said it.
     """
 
     flow: str
@@ -69,6 +70,7 @@ class Position:
     verdict: Verdict = Verdict.SAFE
     reasons: tuple[str, ...] = ()
     all_sources: bool = False
+    as_of: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The position as plain JSON."""
@@ -82,6 +84,7 @@ class Position:
             "verdict": self.verdict.value,
             "reasons": list(self.reasons),
             **({"all_sources": True} if self.all_sources else {}),
+            **({"as_of": self.as_of} if self.as_of else {}),
         }
 
     @property
@@ -155,6 +158,7 @@ def _position(flow: str, value: Mapping[str, Any]) -> Position:
         Verdict(verdict),
         tuple(map(str, reasons)),
         bool(value.get("all_sources")),
+        str(value.get("as_of") or ""),
     )
 
 

@@ -24,6 +24,7 @@ from airflow_ckpt_provider.lakeflow.gathering import Readers, gather
 from airflow_ckpt_provider.lakeflow.plan import PipelinePlan
 from airflow_ckpt_provider.lakeflow.positions import PYTHON, SQL
 from airflow_ckpt_provider.lakeflow.progress import same_flow
+from airflow_ckpt_provider.lakeflow.read_on import newest_ended
 from airflow_ckpt_provider.lakeflow.request import RESET, StartRequest
 from airflow_ckpt_provider.lakeflow.reset_plan import Merged, plan_pipeline_reset
 from airflow_ckpt_provider.lakeflow.settings import language_of
@@ -126,6 +127,7 @@ class FlowSteps:
     :param check: what is counted before and after.
     :param said: whether the caller has said that the code reads these keys.
     :param carried_in: what they are keys of: ``configuration`` or ``parameters``.
+    :param as_of: id of the newest update that had ended before the evidence was read; empty: there was none.
     """
 
     flow: str
@@ -137,6 +139,7 @@ class FlowSteps:
     check: TableCheck | None
     said: bool = False
     carried_in: str = CONFIGURATION
+    as_of: str = ""
 
     @property
     def carried(self) -> dict[str, str]:
@@ -156,6 +159,7 @@ class FlowSteps:
                 "verdict": p.verdict.value,
                 "reasons": list(p.reasons),
                 **({"all_sources": True} if self.evidence.sources_known else {}),
+                **({"as_of": self.as_of} if self.as_of else {}),
             }
             for p in self.positions
         ]
@@ -275,8 +279,12 @@ def recovery_steps(
     about = {flow: facts for name, facts in said.items() for flow in chosen if same_flow(flow, name)}
     about |= {flow: said[flow] for flow in chosen if flow in said}
     wait_for = wait_for or (RUNNING if is_continuous(examined.pipeline) else COMPLETED)
+    as_of = newest_ended(workspace, examined.pipeline_id)  # before anything is read: it may read on meanwhile
     found = [
-        _steps(workspace, examined, readers, flow, about.get(flow, AboutFlow()), terms, failures.get(flow, ""))
+        replace(
+            _steps(workspace, examined, readers, flow, about.get(flow, AboutFlow()), terms, failures.get(flow, "")),
+            as_of=as_of,
+        )
         for flow in chosen
     ]
     steps = RecoverySteps(tuple(found), PipelinePlan("", "", "", (), ()), wait_for)

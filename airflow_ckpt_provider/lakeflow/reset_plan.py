@@ -13,6 +13,7 @@ from airflow_ckpt_provider.lakeflow.examine import Examined, reset_forbidden, ro
 from airflow_ckpt_provider.lakeflow.flows import bare, is_streaming_table, qualified
 from airflow_ckpt_provider.lakeflow.plan import PipelinePlan, guard_judgements
 from airflow_ckpt_provider.lakeflow.positions import NEEDED_LATER, WHY_LATER, Position, judge_positions, positions_of
+from airflow_ckpt_provider.lakeflow.read_on import judge_read_on
 from airflow_ckpt_provider.lakeflow.refresh_plan import judge_other_fields, judge_refresh, wiped_tables
 from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, RESET, StartRequest
 from airflow_ckpt_provider.lakeflow.settings import (
@@ -66,6 +67,7 @@ def plan_pipeline_reset(
     on_active_update: str = "fail",
     wait_for: str | None = COMPLETED,
     merged: Merged | None = None,
+    as_of: str | None = "",
 ) -> PipelinePlan:
     """Plan the reset of flows; reads only.
 
@@ -77,6 +79,8 @@ def plan_pipeline_reset(
     :param on_active_update: what is done about an update that is active.
     :param wait_for: the state that is waited for.
     :param merged: what is merged into the pipeline's configuration before the start.
+    :param as_of: the newest update that had ended when this run planned first, for positions that name none; empty: it is
+        now; ``None``: updates are not judged, for one of them may be this run's.
     :raises RefusedError: no flow is named, or what is asked for cannot be.
     """
     flows = tuple(request.body.get(RESET) or ())
@@ -169,6 +173,11 @@ def plan_pipeline_reset(
         dry_run=request.dry_run,
         emptied=emptied,
         specification=examined.specification,
+        read_on=(
+            tuple(judge_read_on(workspace, examined, {p.as_of or as_of for p in positions} - {""}))
+            if positions and not request.dry_run and as_of is not None
+            else ()
+        ),
     )
 
 

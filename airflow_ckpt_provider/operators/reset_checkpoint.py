@@ -10,6 +10,7 @@ from airflow_ckpt_provider.lakeflow.begun import judge_begun
 from airflow_ckpt_provider.lakeflow.carrying_out import Keys, carry_out_reset, put_back_after_failure
 from airflow_ckpt_provider.lakeflow.examine import FAIL, STOP, WAIT, examine, names_of
 from airflow_ckpt_provider.lakeflow.positions import positions_of
+from airflow_ckpt_provider.lakeflow.read_on import newest_ended
 from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, RESET, StartRequest
 from airflow_ckpt_provider.lakeflow.reset_plan import KEEP, PUT_BACK, Merged, plan_pipeline_reset
 from airflow_ckpt_provider.lakeflow.settings import merge_configuration, put_back_configuration
@@ -124,11 +125,18 @@ class ResetCheckpointOperator(PipelineChangeOperator):
         flows = names_of(self.flows, "flows")
         request, job_id = self._request(context, flows), text(self.job_id)
         merged = self._merged(context)
-        positions = [position.to_json() for position in positions_of(self.starting_positions)]
+        # Where the flows begin, and not how that is known: positions that are found again are the same request.
+        positions = [
+            replace(position, all_sources=False, as_of="").to_json()
+            for position in positions_of(self.starting_positions)
+        ]
         about = {"apply": apply, "waits": wait_for is not None, "dry_run": request.dry_run}
         self._asks_for(request.body, positions, dict(merged.values), **about)
 
         def planned() -> None:
+            kept = self._kept.data
+            if apply and "as_of" not in kept:
+                kept["as_of"] = newest_ended(self.workspace, self._pipeline_id())
             plan = plan_pipeline_reset(
                 self.workspace,
                 examine(self.workspace, self._pipeline_id()),
@@ -139,6 +147,8 @@ class ResetCheckpointOperator(PipelineChangeOperator):
                 on_active_update=room,
                 wait_for=wait_for,
                 merged=merged,
+                # Before Airflow 3.3 a retry does not know which update is its own; it is searched for.
+                as_of=None if self._kept.blank_retry else kept.get("as_of", ""),
             )
             plan = replace(plan, judgements=(*plan.judgements, *judge_begun(self._reset_before())))
             plan = self._planned_through_job(context, plan, job_id, request)

@@ -128,7 +128,9 @@ def test_the_form_is_a_plan_and_nothing_of_production_comes_before_the_approval(
                 # Positions are found again in between, unless the form gives them: behind the branch too.
                 between = dag.get_task("find_again")
                 assert each.upstream_task_ids == {branch.task_id, "find_again"}
-                assert (between.upstream_task_ids, between.trigger_rule) == ({branch.task_id}, "all_success")
+                assert (between.upstream_task_ids, between.trigger_rule) == ({"room"}, "all_success")
+                room = dag.get_task("room")
+                assert (room.upstream_task_ids, room.trigger_rule) == ({branch.task_id}, "all_success")
                 assert each.trigger_rule == "none_failed_min_one_success"
 
 

@@ -29,6 +29,7 @@ from airflow_ckpt_provider.lakeflow.gathering import Readers
 from airflow_ckpt_provider.lakeflow.plan import PipelinePlan
 from airflow_ckpt_provider.lakeflow.positions import positions_of
 from airflow_ckpt_provider.lakeflow.queries import warehouse_queries
+from airflow_ckpt_provider.lakeflow.read_on import newest_ended
 from airflow_ckpt_provider.lakeflow.recovery_steps import AboutFlow, recovery_steps
 from airflow_ckpt_provider.lakeflow.refresh_plan import plan_pipeline_refresh, wiped_tables
 from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, RESET, StartRequest
@@ -193,6 +194,7 @@ def _reset(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
     by = f"{call.made_by}/{fingerprint_of([pipeline_id, request.body, values])}"
     merged = Merged(values, by, args.configuration_after or "")
     report = _file(args.guard_report) if args.guard_report else None
+    as_of = newest_ended(client, pipeline_id)
 
     def planned() -> PipelinePlan:
         return plan_pipeline_reset(
@@ -204,6 +206,7 @@ def _reset(call: Call, client: DatabricksClient, pipeline_id: str) -> Answer:
             on_active_update=args.on_active_update,
             wait_for=args.wait_for,
             merged=merged,
+            as_of=as_of,
         )
 
     keep = merged.kept(positions_of(starting))
