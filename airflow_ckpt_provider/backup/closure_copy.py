@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from heapq import merge
 
 from airflow_ckpt_provider.backup.engine import Engine
@@ -58,19 +59,33 @@ class Copied:
     way: str | None
 
 
-def pin(checkpoint: Checkpoint, tree: Tree | None = None) -> tuple[int, Tree]:
-    """Pin the newest committed batch, and list what there is: in this order."""
-    return _newest_committed(checkpoint), checkpoint.tree(like=tree)
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A position of a checkpoint, and the files that it had right after.
+
+    :param at: all that was committed until then is at or before the position, in UTC.
+    :param batch_id: the newest committed batch.
+    :param tree: the files.
+    """
+
+    at: datetime
+    batch_id: int
+    tree: Tree
+
+
+def pin(checkpoint: Checkpoint, tree: Tree | None = None) -> Pinned:
+    """Note the time, pin the newest committed batch, and list what there is: in this order."""
+    return Pinned(datetime.now(UTC), _newest_committed(checkpoint), checkpoint.tree(like=tree))
 
 
 def copy_closures(
     checkpoint: Checkpoint,
-    seen: tuple[int, Tree],
+    seen: Pinned,
     objects: Objects,
     batches: int,
     engine: Engine,
     on_progress: OnProgress | None,
-) -> tuple[Tree, list[Closure], Sequence[FileEntry], Copied]:
+) -> tuple[Pinned, list[Closure], Sequence[FileEntry], Copied]:
     """Resolve and copy until one listing of the checkpoint could be copied whole.
 
     :param checkpoint: the checkpoint; its stream may run.
@@ -79,7 +94,7 @@ def copy_closures(
     :param batches: how many of the newest committed batches are to be restorable.
     :param engine: who carries out the copies.
     :param on_progress: called after each file.
-    :return: the listing; the closures, newest first; an entry for each of their files; what the repository did not have.
+    :return: the position; the closures, newest first; an entry for each of their files; what the repository did not have.
     :raises MissingFileError: a file that Spark needs is missing, and the checkpoint does not move.
     :raises HistoryRewrittenError: the checkpoint was rewound or replaced meanwhile, again and again.
     """
@@ -87,18 +102,19 @@ def copy_closures(
     complaint: Exception | None = None
     same = 0
     for look in range(_LOOKS):
-        pinned, tree = seen if look == 0 else pin(checkpoint, seen[1])
+        seen = seen if look == 0 else pin(checkpoint, seen.tree)
+        pinned = seen.batch_id
         try:
-            closures = _closures(tree, pinned, batches)
-            files, copied = _store(tree, closures, objects, engine, on_progress)
-            _check_history(checkpoint.location, tree, pinned)
-            return tree, closures, files, copied
+            closures = _closures(seen.tree, pinned, batches)
+            files, copied = _store(seen.tree, closures, objects, engine, on_progress)
+            _check_history(checkpoint.location, seen.tree, pinned)
+            return seen, closures, files, copied
         except (MissingFileError, UnreadableLogError, FileNotFoundError, HistoryRewrittenError, RefusedError) as e:
             # The same complaint about a checkpoint that does not change is damage, not movement.
             same = same + 1 if pinned == before and str(e) == str(complaint) else 0
             if same == _SAME_COMPLAINTS:
                 raise _as_damage(e) from e
-            complaint, before, seen = e, pinned, (pinned, tree)
+            complaint, before = e, pinned
             log.info("look %d at %s (batch %s): %s; looking again", look + 1, checkpoint.location, pinned, e)
             time.sleep(_PAUSE * same)
             objects.look()  # what was copied meanwhile is not copied again

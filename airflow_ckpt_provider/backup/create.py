@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_ckpt_provider import __version__
 from airflow_ckpt_provider.backup.claims import Claim, claimed, in_use
-from airflow_ckpt_provider.backup.closure_copy import Copied, copy_closures, nothing_committed, pin
+from airflow_ckpt_provider.backup.closure_copy import Copied, Pinned, copy_closures, nothing_committed, pin
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.engine import Engine, Threads
 from airflow_ckpt_provider.backup.facts import ObserveSources, closure_facts, observed_sources
@@ -25,7 +25,7 @@ from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.identity import chain_of_ids
 from airflow_ckpt_provider.backup.immutability import Immutability
 from airflow_ckpt_provider.backup.lease import lease
-from airflow_ckpt_provider.backup.manifest import Manifest, new_backup_id, next_backup_id
+from airflow_ckpt_provider.backup.manifest import PINNED_AT, Manifest, new_backup_id, next_backup_id
 from airflow_ckpt_provider.backup.marker import refuse_inside
 from airflow_ckpt_provider.backup.names import LONGEST_NAME, checked_name, name_of
 from airflow_ckpt_provider.backup.objects import Objects, list_objects
@@ -40,7 +40,6 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import Closure
 from airflow_ckpt_provider.checkpoint.operators import STATE
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
-from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import (
     BackupRunningError,
     DamagedBackupError,
@@ -281,10 +280,10 @@ def _taken(
         refuse_inside(repository.location)
         refuse_inside(checkpoint.location, of_checkpoints=False)
     query_ids = chain(query_id) if query_id else ()  # before anything is copied
-    tree, closures, files, copied = copy_closures(
+    pinned, closures, files, copied = copy_closures(
         checkpoint, seen, objects, request.batches, request.engine, request.on_progress
     )
-    manifest = _manifest(checkpoint, name, tree, closures, files, request.batches)
+    manifest = _manifest(checkpoint, name, pinned, closures, files, request.batches)
     if newest is not None and not request.new_life:
         _check_operators(newest, manifest)
     manifest = replace(
@@ -416,12 +415,12 @@ def _newest(repository: Repository, name: str) -> tuple[Manifest | None, frozens
 def _manifest(
     checkpoint: Checkpoint,
     name: str,
-    tree: Tree,
+    pinned: Pinned,
     closures: list[Closure],
     files: Sequence[FileEntry],
     batches: int,
 ) -> Manifest:
-    newest = closures[0]
+    newest, tree = closures[0], pinned.tree
     now = datetime.now(UTC)
     metadata = tree.get(METADATA_FILE)
     return Manifest(
@@ -433,7 +432,11 @@ def _manifest(
         batch_id=newest.batch_id,
         restorable=tuple(closure.batch_id for closure in reversed(closures)),
         files=files,
-        facts={**closure_facts(tree, closures), **position_facts(tree, newest, batches)},
+        facts={
+            **closure_facts(tree, closures),
+            **position_facts(tree, newest, batches),
+            PINNED_AT: pinned.at.isoformat(),
+        },
         tool_version=__version__,
     )
 

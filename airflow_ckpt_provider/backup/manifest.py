@@ -43,6 +43,9 @@ _HASH_LENGTH = 77
 _TABLE, _END_OF_TABLE = b',"file_table":"', b'"'
 #: By how much the clock of whoever took a backup may be ahead of ours.
 CLOCKS_DIFFER = timedelta(minutes=5)
+#: Among the facts: when the position was read, with a time zone. All that was committed until then is in the backup. Manifests of
+#: earlier versions do not have it.
+PINNED_AT = "pinned_at"
 #: Of what is used in a document without a further look.
 _TYPES: dict[str, type] = {
     "batch_id": int,
@@ -59,6 +62,7 @@ _FACTS: dict[str, type] = {
     "watermark_ms": int,
     "operators": list,
     "sources": dict,
+    PINNED_AT: str,
 }
 
 
@@ -240,6 +244,8 @@ def _check_facts(facts: dict[str, Any]) -> None:
             raise ValueError(f"its {key} are {facts[key]!r:.80}")
     for time in facts.get("batch_times", {}).values():
         zoned_time(time)
+    if PINNED_AT in facts:
+        zoned_time(facts[PINNED_AT])
     for key in ("start_offsets", "end_offsets"):
         for source in facts.get(key, ()):
             if not isinstance(source, dict) or not {"name", "index"} & source.keys():

@@ -10,13 +10,14 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.damaged import DamagedObjects, read_damaged, streams_with_damage_known
 from airflow_ckpt_provider.backup.drills import Drill, drilled_names, last_drill
-from airflow_ckpt_provider.backup.manifest import CLOCKS_DIFFER, Manifest
+from airflow_ckpt_provider.backup.manifest import CLOCKS_DIFFER, PINNED_AT, Manifest
 from airflow_ckpt_provider.backup.notes import Verified, verifications
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError, command
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.units import zoned_time
 
 #: How far back a good one is looked for behind damaged ones.
 _BACK = 20
@@ -32,6 +33,8 @@ class LastBackup:
     :param backup_id: its id.
     :param batch_id: the newest batch that it can restore.
     :param created: when it was finished, in UTC.
+    :param as_of: when its position was read: all that was committed until then is in it. Of a manifest of an earlier version:
+        when it was finished.
     :param checkpoint: URI of the checkpoint that it was taken of.
     :param query_id: the streaming query's id.
     :param files: number of its files.
@@ -45,6 +48,7 @@ class LastBackup:
     backup_id: str
     batch_id: int
     created: datetime
+    as_of: datetime
     checkpoint: str
     query_id: str
     files: int
@@ -56,13 +60,28 @@ class LastBackup:
     @classmethod
     def of(cls, m: Manifest, verified: Verified | None, damaged: Sequence[str]) -> LastBackup:
         """Take what is needed of a manifest."""
-        about = (m.name, m.backup_id, m.batch_id, m.created, m.checkpoint, m.query_id)
+        as_of = zoned_time(m.facts[PINNED_AT]) if PINNED_AT in m.facts else m.created
+        about = (m.name, m.backup_id, m.batch_id, m.created, as_of, m.checkpoint, m.query_id)
         return cls(*about, len(m.files), m.bytes, m.facts, verified, tuple(damaged))
 
     def age(self, now: datetime) -> float | None:
-        """Seconds since it was finished; ``None`` if a clock says that it will be."""
-        passed = now - self.created
+        """Seconds since its position was read; ``None`` if a clock says that it will be."""
+        passed = now - self.as_of
         return None if passed < -CLOCKS_DIFFER else max(passed.total_seconds(), 0.0)
+
+    @property
+    def planned(self) -> str | None:
+        """When its newest batch was planned, as its manifest has it; ``None``: it is not known."""
+        times = self.facts.get("batch_times")
+        return times.get(str(self.batch_id)) if isinstance(times, Mapping) else None
+
+    @property
+    def held_until(self) -> datetime | None:
+        """Until when it certainly has all that was committed, if its manifest does not say when its position was read.
+
+        A backup can take hours. Its newest batch was committed after it was planned. ``None``: see :attr:`as_of`.
+        """
+        return None if PINNED_AT in self.facts or self.planned is None else zoned_time(self.planned)
 
     def to_json(self, now: datetime) -> dict[str, Any]:
         """The backup in a few plain values."""
@@ -72,6 +91,7 @@ class LastBackup:
             "backup_id": self.backup_id,
             "batch_id": self.batch_id,
             "created": self.created.astimezone(UTC).isoformat(),
+            "as_of": self.as_of.astimezone(UTC).isoformat(),
             "age_seconds": None if age is None else round(age, 3),
             "verified": self.verified.value if self.verified else None,
             "files": self.files,

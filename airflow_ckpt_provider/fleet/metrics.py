@@ -32,7 +32,7 @@ class Gauge:
 
 _HELP = {
     "has_good_backup": "1 if there is a backup that is not known to be damaged; absent before the first committed batch.",
-    "last_good_backup_timestamp_seconds": "When the newest backup that is not known to be damaged was finished.",
+    "last_good_backup_timestamp_seconds": "When the newest backup that is not known to be damaged read its position.",
     "backup_age_seconds": "Age of the newest backup that is not known to be damaged, when it was looked.",
     "backup_verified": "1 if that backup was verified and found whole.",
     "backup_bytes": "Size of that backup.",
@@ -88,7 +88,7 @@ def _of_stream(s: Stream, fleet: Fleet) -> Iterator[Gauge]:
     needs_one = "backup" not in s.unknown and (s.backup is not None or not s.has_no_batch)
     values: dict[str, float | None] = {
         "has_good_backup": float(s.backup is not None) if needs_one else None,
-        "last_good_backup_timestamp_seconds": s.backup.created.timestamp() if s.backup else None,
+        "last_good_backup_timestamp_seconds": s.backup.as_of.timestamp() if s.backup else None,
         "backup_age_seconds": s.backup_age,
         "backup_verified": float(s.backup.verified is not None) if s.backup else None,
         "backup_bytes": s.backup.size if s.backup else None,

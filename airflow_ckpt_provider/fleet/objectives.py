@@ -25,10 +25,13 @@ class Recovery:
 
     :param reported: when the report was made; ``None``: no report has the stream.
     :param has_backup: whether there is a good backup; ``None``: it is not known.
-    :param backup_created: when the last good backup was finished; ``None``: there is none, or it is not known.
+    :param backup_created: when the position of the last good backup was read, or, if that is not known, when it was finished;
+        ``None``: there is none, or it is not known.
     :param nothing_to_lose: whether that backup held all that was committed, or nothing was committed yet, when the report was
         made; ``None``: it is not known.
     :param drill_seconds: how long the last drill took; ``None``: there was none, or it is not known.
+    :param backup_held_until: until when that backup certainly has all that was committed, if when its position was read is not
+        known; ``None``: ``backup_created`` counts.
     """
 
     reported: datetime | None
@@ -36,6 +39,7 @@ class Recovery:
     backup_created: datetime | None
     nothing_to_lose: bool | None
     drill_seconds: float | None
+    backup_held_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +92,25 @@ def standing(objectives: Objectives, found: Recovery, now: datetime) -> Standing
 def judge_rpo(objective: float, found: Recovery, now: datetime) -> Judged:
     """Whether what was committed can be lost for no longer than the objective.
 
-    Found is the age of the last good backup. If that backup held all that was committed, only what was committed since the report
-    can be lost: then the age of the report counts.
+    Found is the time since the position of the last good backup was read. If that backup held all that was committed, only what
+    was committed since the report can be lost: then the age of the report counts.
 
     :param objective: in seconds.
     :param found: the line of the report.
     :param now: the time to judge at.
     """
-    age = passed(found.backup_created, now)
+    age, held = passed(found.backup_created, now), passed(found.backup_held_until, now)
+    at_most = age if age is None or held is None else max(age, held)
     since_report = passed(found.reported, now) if found.nothing_to_lose else None
-    seconds = min((each for each in (age, since_report) if each is not None), default=None)
+    seconds = min((each for each in (at_most, since_report) if each is not None), default=None)
     if seconds is not None and seconds <= objective:
         met = Met.YES
     elif seconds is None:
         met = Met.NO if found.has_backup is False else Met.UNKNOWN
     else:
         # A stream with nothing to do has nothing to lose, but a report that is old does not say whether it had.
-        met = Met.NO if found.nothing_to_lose is False else Met.UNKNOWN
+        is_certain = found.nothing_to_lose is False and (age is None or age > objective)
+        met = Met.NO if is_certain else Met.UNKNOWN
     return Judged(objective, seconds, met)
 
 

@@ -90,7 +90,7 @@ class Stream:
 
     @property
     def backup_age(self) -> float | None:
-        """Seconds since the last good backup was finished; ``None``: there is none, or its clock was wrong."""
+        """Seconds since the position of the last good backup was read; ``None``: there is none, or its clock was wrong."""
         return self.backup.age(self.looked_at) if self.backup else None
 
     @property
@@ -108,9 +108,7 @@ class Stream:
         if self.backup is None or progress is None or self.batches_behind != 0 or progress.gap != 0:
             return False
         # A batch of the same number that was run again after a rewind was planned at another time.
-        times = self.backup.facts.get("batch_times")
-        planned = times.get(str(self.backup.batch_id)) if isinstance(times, Mapping) else None
-        is_same = progress.batch_time is not None and progress.batch_time.isoformat() == planned
+        is_same = progress.batch_time is not None and progress.batch_time.isoformat() == self.backup.planned
         return is_same and progress.query_id == self.backup.query_id
 
     @property
@@ -125,7 +123,8 @@ class Stream:
         return Recovery(
             reported=self.looked_at,
             has_backup=None if "backup" in self.unknown else self.backup is not None,
-            backup_created=self.backup.created if self.backup else None,
+            backup_created=self.backup.as_of if self.backup else None,
+            backup_held_until=self.backup.held_until if self.backup and self.batches_behind != 0 else None,
             nothing_to_lose=None if "backup" in self.unknown else self.backup_is_current or self.has_no_batch,
             drill_seconds=None if seconds is None else float(seconds),
         )
@@ -161,13 +160,16 @@ class Stream:
             yield from self._too_short(limits.min_time_to_loss)
 
     def _too_old(self, most: float) -> Iterator[str]:
-        met = judge_rpo(most, self.recovery, self.looked_at).met
+        judged = judge_rpo(most, self.recovery, self.looked_at)
         if self.backup is None:
-            if met is Met.NO:
+            if judged.met is Met.NO:
                 yield "no backup"
         elif self.backup_age is None:
-            yield f"age of the last good backup UNKNOWN: a clock says it was finished at {shown_time(self.backup.created)}"
-        elif met is not Met.YES:
+            yield f"age of the last good backup UNKNOWN: a clock says it is of {shown_time(self.backup.as_of)}"
+        elif judged.seconds is not None and judged.met is not Met.YES and self.backup_age <= most:
+            planned = f"batch {self.backup.batch_id}, planned {format_duration(judged.seconds)} ago"
+            yield f"age of the last good backup UNKNOWN: it holds {planned}, and was finished later"
+        elif judged.met is not Met.YES:
             yield f"last good backup {format_duration(self.backup_age)} old, more than {format_duration(most)}"
 
     def _too_short(self, least: float) -> Iterator[str]:

@@ -106,6 +106,7 @@ def same(manifest: Manifest) -> dict[str, Any]:
     """A manifest without ids and times; of a content in a pack its hash and size, and not which pack it is."""
     of_packs = [e._replace(object="a pack") if e.is_packed else e for e in manifest.files]
     document: dict[str, Any] = json.loads(replace(manifest, files=()).to_document())
+    del document["facts"]["pinned_at"]
     left_out = ("id", "backup_id", "created", "claim", "sha256", "file_list", "version")
     return {**{key: value for key, value in document.items() if key not in left_out}, "files": of_packs}
 

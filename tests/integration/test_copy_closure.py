@@ -79,6 +79,7 @@ def same(manifest: Manifest) -> dict[str, Any]:
     for listed in document.get("file_list", ()):  # of many files it is a table
         if listed["path"] in packed:
             del listed["object"]
+    del document["facts"]["pinned_at"]
     return {
         key: value for key, value in document.items() if key not in ("id", "backup_id", "created", "claim", "sha256")
     }

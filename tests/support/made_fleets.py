@@ -77,7 +77,7 @@ def hours(number: float) -> Fault:
         assert s.backup
         assert s.found.progress
         progress = replace(s.found.progress, committed=(*s.found.progress.committed, 5), logged=(*range(6),))
-        backup = replace(s.backup, created=s.backup.created - timedelta(hours=number))
+        backup = replace(s.backup, as_of=s.backup.as_of - timedelta(hours=number))
         return replace(s, backup=backup, found=replace(s.found, progress=progress))
 
     return older
@@ -86,7 +86,7 @@ def hours(number: float) -> Fault:
 def aged(s: Stream) -> Stream:
     """Make the last backup older, with nothing committed since."""
     assert s.backup
-    return replace(s, backup=replace(s.backup, created=s.backup.created - timedelta(hours=30)))
+    return replace(s, backup=replace(s.backup, as_of=s.backup.as_of - timedelta(hours=30)))
 
 
 def gap(batches: int) -> Fault:

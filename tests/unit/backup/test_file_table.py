@@ -233,9 +233,11 @@ def test_backups_of_both_forms_go_on_with_each_other(place: Location, monkeypatc
     monkeypatch.undo()
     again = back_up(place)
     assert again.copied_files == 0
-    assert replace(again.manifest, backup_id="", claim="", sequence=2, created=compact.manifest.created) == replace(
+    of_before = {"created": compact.manifest.created, "facts": compact.manifest.facts}
+    assert replace(again.manifest, backup_id="", claim="", sequence=2, **of_before) == replace(
         compact.manifest, backup_id="", claim=""
     )
+    assert again.manifest.facts.keys() == compact.manifest.facts.keys()
     read = repository(place).manifest(compact.backup_id)
     assert read == compact.manifest
     assert verify_backup(repository(place), read, read_data=ReadData()).ok

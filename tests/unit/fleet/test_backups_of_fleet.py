@@ -37,6 +37,7 @@ class TestBackups:
             "backup_id": made.backup_id,
             "batch_id": 4,
             "created": made.manifest.created.isoformat(),
+            "as_of": made.manifest.facts["pinned_at"],
             "age_seconds": orders["backup"]["age_seconds"],
             "verified": "contents",
             "files": made.files,
@@ -157,7 +158,7 @@ class TestBackups:
             def now(cls, tz: Any = None) -> datetime:
                 return datetime.now(tz) + timedelta(days=2)
 
-        monkeypatch.setattr("airflow_ckpt_provider.backup.create.datetime", Ahead)
+        monkeypatch.setattr("airflow_ckpt_provider.backup.closure_copy.datetime", Ahead)
         back_up(repository, streams / "orders")
         fleet = look(streams, repository, Limits(max_age=3600))
         assert row(fleet).backup_age is None

@@ -60,6 +60,50 @@ class TestRpo:
         found = replace(FOUND, reported=NOW - 2 * HOUR, nothing_to_lose=True)
         assert judge_rpo(1, found, NOW).seconds == 3600
 
+    @pytest.mark.parametrize(("hours", "met"), [(0.5, Met.YES), (2, Met.UNKNOWN)])
+    def test_a_backup_that_does_not_say_when_it_read_its_position(self, hours: float, met: Met) -> None:
+        """It was finished an hour ago, and that may have been long after."""
+        held = replace(FOUND, backup_created=NOW - HOUR / 4, backup_held_until=NOW - hours * HOUR)
+        judged = judge_rpo(3600, held, NOW)
+        assert (judged.seconds, judged.met) == (hours * 3600, met)
+        assert judge_rpo(60, held, NOW).met is Met.NO
+
+
+class TestBackupThatWasPaused:
+    """A backup that read its position, was paused for five hours, and finished; the stream has continued."""
+
+    @pytest.fixture
+    def fleet(self, place: Location, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> Fleet:
+        class FiveHoursAgo(datetime):
+            @classmethod
+            def now(cls, tz: Any = None) -> datetime:
+                return datetime.now(tz) - 5 * HOUR
+
+        monkeypatch.setattr("airflow_ckpt_provider.backup.closure_copy.datetime", FiveHoursAgo)
+        orders = plant(place / "ck/orders", stream(4))
+        create_backup(Checkpoint.at(orders), repository)
+        plant(orders, stream(8))
+        limits, objectives = {orders.uri: Limits(max_age=3600.0)}, {orders.uri: Objectives(rpo=HOUR)}
+        return inspect_fleet(discover([place / "ck"]), repository, own_limits=limits, objectives=objectives)
+
+    def test_it_is_as_old_as_its_position(self, fleet: Fleet) -> None:
+        (orders,) = fleet.streams
+        assert orders.batches_behind == 4
+        found = numbers(fleet, "orders")
+        assert (found["rpo_seconds"], found["rpo_met"]) == (pytest.approx(5 * 3600, abs=60), 0)
+        assert fleet.problems() == {orders.found.place.uri: ("last good backup 5 h old, more than 1 h",)}
+
+    def test_of_an_earlier_version_it_is_not_known(self, fleet: Fleet) -> None:
+        """Its manifest has no time but that of its batch, which was planned long before it was committed, or was not."""
+        (orders,) = fleet.streams
+        assert orders.backup
+        facts = {key: value for key, value in orders.backup.facts.items() if key != "pinned_at"}
+        before = replace(orders, backup=replace(orders.backup, as_of=orders.backup.created, facts=facts))
+        fleet = replace(fleet, streams=(before,))
+        assert numbers(fleet, "orders")["unknown rpo"] == 1
+        ((problem,),) = fleet.problems().values()
+        assert problem.startswith("age of the last good backup UNKNOWN: it holds batch 4, planned ")
+
 
 @pytest.mark.parametrize(("seconds", "met"), [(None, Met.UNKNOWN), (900.0, Met.YES), (901.0, Met.NO)])
 def test_rto(seconds: float | None, met: Met) -> None:

@@ -80,7 +80,7 @@ class TestShown:
         backup = row(fleet).backup
         assert backup is not None
         at = found["ckpt_stream_last_good_backup_timestamp_seconds"]
-        assert at == {tuple(of.items()): pytest.approx(backup.created.timestamp(), abs=0.001)}
+        assert at == {tuple(of.items()): pytest.approx(backup.as_of.timestamp(), abs=0.001)}
         assert "ckpt_stream_backup_age_seconds" not in found, "a file can be old"
         has_one = {dict(key)["stream"]: value for key, value in found["ckpt_stream_has_good_backup"].items()}
         assert has_one == {"orders": 1, "payments": 0, "we_ird____x": 0}, "no backup is not the same as not known"
