@@ -17,6 +17,7 @@ from airflow_ckpt_provider.errors import CkptError, NotACheckpointError
 from airflow_ckpt_provider.fleet.backups import BackupsOfFleet, LastBackup
 from airflow_ckpt_provider.fleet.discovery import Discovery, Found, OnCount, State, Unread, inspect_target, named, said
 from airflow_ckpt_provider.fleet.limits import WORKERS
+from airflow_ckpt_provider.fleet.options import OptionsOfGuards, merged
 from airflow_ckpt_provider.fleet.stream import Limits, Stream
 from airflow_ckpt_provider.fleet.time_to_loss import TimeToLoss, not_known, time_to_loss
 from airflow_ckpt_provider.guards.query import GuardedQuery, from_checkpoint, guard_query
@@ -35,7 +36,6 @@ from airflow_ckpt_provider.streams.stream import Objectives
 
 _NOT_DECLARED = Objectives()
 Part = TypeVar("Part")
-OptionsOfGuards = Mapping[str, Mapping[str, Any]]
 MakeGuards = Callable[[GuardSettings], Sequence[Guard]]
 
 
@@ -174,9 +174,7 @@ class _Guards:
     def ask(self, query: GuardedQuery, name: str) -> GuardReport:
         """Have the sources of a stream judged."""
         if name in self._options:
-            own = self._options[name]
-            both = {k: {**self._settings.options.get(k, {}), **own.get(k, {})} for k in {*self._settings.options, *own}}
-            settings = replace(self._settings, options=both)
+            settings = replace(self._settings, options=merged(self._settings.options, self._options[name]))
             return guard_query(query, settings, guards=self._make(settings))
         if not hasattr(self._of_thread, "guards"):
             self._of_thread.guards = self._make(self._settings)

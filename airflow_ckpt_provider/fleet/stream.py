@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -34,20 +34,24 @@ class Limits:
     min_time_to_loss: float | None = None
 
     @classmethod
-    def of(cls, stream: DeclaredStream) -> Limits:
-        """What a declared stream is judged by.
+    def of(cls, stream: DeclaredStream, given: Limits | None = None) -> Limits:
+        """What a declared stream is judged by: what is given, and the rest as it is declared.
 
         Without ``min_time_to_loss``, ``max_downtime`` limits the time to loss of a stream that declares a source. Of one that
         declares none nobody was meant to ask it, and it would never be known.
 
         :param stream: the stream.
+        :param given: limits for all streams; ``None``: there are none.
         """
         rpo, has_source = stream.objectives.rpo, bool(stream.sources or stream.kafka)
         left = stream.watch.min_time_to_loss or (stream.max_downtime if has_source else None)
-        return cls(
+        declared = cls(
             max_age=rpo.total_seconds() if rpo else None,
             max_gap=stream.watch.max_gap,
             min_time_to_loss=left.total_seconds() if left else None,
+        )
+        return replace(
+            declared, **{name: value for name, value in given.to_json().items() if value is not None} if given else {}
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.fleet.options import OptionsOfGuards, merged
 from airflow_ckpt_provider.streams.parameters import guard_options
 from airflow_ckpt_provider.streams.stream import Stream
 
@@ -18,19 +19,20 @@ if TYPE_CHECKING:
 _CONN_ID = "conn_id"
 
 
-def options_of(streams: Sequence[Stream]) -> dict[str, dict[str, Any]]:
+def options_of(streams: Sequence[Stream], given: Mapping[str, OptionsOfGuards]) -> dict[str, OptionsOfGuards]:
     """What the guards need of each stream, by its name in the repository.
 
     :param streams: the streams.
+    :param given: options by the name of a stream, which come before those that it declares.
     """
-    found = {}
+    found = dict(given)
     for stream in streams:
         # A source that needs no option, such as files, is asked too.
         options: dict[str, dict[str, Any]] = {**{kind: {} for kind in stream.sources}, **guard_options(stream)}
         if stream.kafka:
             options["kafka"] = {**options.get("kafka", {}), _CONN_ID: stream.kafka}
         if options:
-            found[stream.repository_name] = options
+            found[stream.repository_name] = merged(options, given.get(stream.repository_name, {}))
     return found
 
 

@@ -137,7 +137,8 @@ class FleetReportOperator(RepositoryOperator):
     .. seealso:: :doc:`/howto/fleet`, :doc:`/howto/page`
 
     :param streams: declared streams, all of one repository: their checkpoints, repository, guards, and the limits of each, which
-        are ``rpo`` of its objectives and ``max_gap`` and ``min_time_to_loss`` of its watch. (templated)
+        are ``rpo`` of its objectives and ``max_gap`` and ``min_time_to_loss`` of its watch. Limits and options that are given
+        besides come first. (templated)
     :param directories: URIs below which checkpoints are looked for, as a list or separated by commas. (templated)
     :param checkpoints: checkpoints one by one, besides: a list of URIs, or of ``{"checkpoint": …, "name": …}``. (templated)
     :param checkpoint_conn_id: Airflow connection to reach all of them; ``None``: the environment's own credentials. (templated)
@@ -229,7 +230,7 @@ class FleetReportOperator(RepositoryOperator):
                 options={kind: mapping(values, f"options[{kind!r}]") for kind, values in options.items()}
             )
             declared = self._declared()
-            own = {**options_of(declared), **mapping(self.stream_options, "stream_options")}
+            own = options_of(declared, self._stream_options())
             kafka = text(self.kafka_config_id)
             repository = self._repository_of(declared)
             places = {checkpoint_place(stream).uri: stream for stream in declared}
@@ -237,7 +238,7 @@ class FleetReportOperator(RepositoryOperator):
                 self._streams(declared),
                 repository,
                 limits=limits,
-                own_limits={uri: Limits.of(stream) for uri, stream in places.items()},
+                own_limits={uri: Limits.of(stream, limits) for uri, stream in places.items()},
                 objectives={uri: stream.objectives for uri, stream in places.items()},
                 guards=(lambda told: guards_of(told, kafka)) if kafka or settings.options or own else None,
                 settings=settings,
@@ -258,6 +259,13 @@ class FleetReportOperator(RepositoryOperator):
             whole_number(self.max_gap, "max_gap"),
             parse_seconds(left, field="min_time_to_loss") if left else None,
         )
+
+    def _stream_options(self) -> dict[str, dict[str, dict[str, Any]]]:
+        found: dict[str, dict[str, dict[str, Any]]] = {}
+        for name, kinds in mapping(self.stream_options, "stream_options").items():
+            said = f"stream_options[{name!r}]"
+            found[name] = {kind: mapping(values, f"{said}[{kind!r}]") for kind, values in mapping(kinds, said).items()}
+        return found
 
     def _declared(self) -> list[DeclaredStream]:
         given = separated(self.streams, "streams")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from airflow_ckpt_provider.fleet import tables
 from airflow_ckpt_provider.fleet.discovery import Discovery, discover
 from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, inspect_fleet
 from airflow_ckpt_provider.fleet.metrics import to_openmetrics
+from airflow_ckpt_provider.fleet.options import merged
 from airflow_ckpt_provider.fleet.report import keep_report
 from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.guards.registry import GuardSettings, installed_guards
@@ -45,7 +45,7 @@ def fleet(call: Call) -> Answer:
     repository = Repository.open(call.places(args.repository, role="repository"))
     declared = _declared(call, repository) if by_declaration else {}
     for stream in declared.values():
-        own[stream.repository_name] = _both(guard_options(stream), own.get(stream.repository_name, {}))
+        own[stream.repository_name] = merged(guard_options(stream), own.get(stream.repository_name, {}))
     own = {name: options for name, options in own.items() if options}
     streams = _streams(call, declared)
     limits = Limits(args.max_age, args.max_gap, args.min_time_to_loss)
@@ -54,7 +54,7 @@ def fleet(call: Call) -> Answer:
             streams,
             repository,
             limits=limits,
-            own_limits={uri: _limits(limits, stream) for uri, stream in declared.items()},
+            own_limits={uri: Limits.of(stream, limits) for uri, stream in declared.items()},
             objectives={uri: stream.objectives for uri, stream in declared.items()},
             guards=installed_guards if settings.options or own else None,
             settings=settings,
@@ -92,16 +92,6 @@ def _declared(call: Call, repository: Repository) -> dict[str, Stream]:
 
 def _place(call: Call, stream: Stream) -> Location:
     return call.places(stream.checkpoint, role="root", conn_id=stream.checkpoint_conn_id or stream.storage_conn_id)
-
-
-def _limits(given: Limits, stream: Stream) -> Limits:
-    """What was given comes first; the rest is declared."""
-    said = {name: value for name, value in given.to_json().items() if value is not None}
-    return replace(Limits.of(stream), **said)
-
-
-def _both(declared: OptionsOfKinds, given: OptionsOfKinds) -> OptionsOfKinds:
-    return {kind: {**declared.get(kind, {}), **given.get(kind, {})} for kind in {*declared, *given}}
 
 
 def _streams(call: Call, declared: Mapping[str, Stream]) -> Discovery:

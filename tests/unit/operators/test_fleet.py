@@ -13,10 +13,12 @@ from airflow.sdk.observability import stats
 
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
+from airflow_ckpt_provider.operators.declared_fleet import options_of
 from airflow_ckpt_provider.operators.fleet import DiscoverCheckpointsOperator, FleetReportOperator, ProblemsError
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.stream import Stream
 from tests.support.checkpoints import logs, plant
+from tests.support.one_checkpoint import NEWEST
 
 Run = Callable[..., dict[str, Any]]
 
@@ -154,6 +156,41 @@ class TestReport:
     def test_refused(self, backed_up: Path, run: Run, fields: dict[str, Any], message: str) -> None:
         with pytest.raises(AirflowFailException, match=message):
             report(backed_up, **fields).execute(run())
+
+
+class TestGivenBesidesADeclaration:
+    def test_limits_come_first(self, checkpoint: Path, repository: Path, run: Run) -> None:
+        (checkpoint / "commits" / str(NEWEST)).unlink()
+        stream = Stream("orders", checkpoint=str(checkpoint), repository=str(repository), watch={"max_gap": 3})
+
+        def problems(**given: Any) -> list[str]:
+            operator = FleetReportOperator(task_id="f", streams=[stream], on_finding="warn", **given)
+            found: list[str] = operator.execute(run())["problems"].get(str(checkpoint), [])
+            return found
+
+        assert problems() == []
+        assert problems(max_gap=0) == ["gap 1, more than 0"]
+        assert problems(min_time_to_loss="1d") == ["time to loss UNKNOWN: no guard was configured"]
+
+    def test_options_are_added_to_those_of_the_stream(self) -> None:
+        """Without its connection, the guard of Kafka would ask the cluster of all other streams."""
+        kafka = {"conn_id": "kafka_prod", "options": {"buffer": "1h", "timeout": 5}}
+        stream = Stream(
+            "orders", checkpoint="/orders", sources={"kafka": kafka, "delta": {"tables": {"table.0": "/t"}}}
+        )
+        given = {"orders": {"kafka": {"buffer": "2h"}}, "other": {"file": {"x": 1}}}
+        assert options_of([stream], given) == {
+            "orders": {
+                "kafka": {"conn_id": "kafka_prod", "buffer": "2h", "timeout": 5},
+                "delta": {"tables": {"table.0": "/t"}},
+            },
+            "other": {"file": {"x": 1}},
+        }
+
+    @pytest.mark.parametrize("options", ["x", {"orders": "x"}, {"orders": {"kafka": "x"}}])
+    def test_options_that_are_none(self, checkpoint: Path, repository: Path, run: Run, options: Any) -> None:
+        with pytest.raises(AirflowFailException, match="stream_options"):
+            report(repository, checkpoints=str(checkpoint), stream_options=options).execute(run())
 
 
 def test_a_declared_source_that_needs_no_option_is_asked(checkpoint: Path, repository: Path, run: Run) -> None:
