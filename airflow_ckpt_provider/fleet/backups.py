@@ -106,7 +106,7 @@ class BackupsOfFleet:
     Four listings at the start. Each stream then costs a listing of its backups and a read of its newest manifest; where one was
     ever verified, two listings more, of what is damaged and of what verifying the newest found. A newer one that is damaged
     costs two reads more. Names that no stream has are looked through the same way, once, when there is a stream without backups
-    under its own.
+    under its own, or roots were searched.
 
     :param repository: the repository.
     :param names: the names that streams were given.
@@ -135,7 +135,7 @@ class BackupsOfFleet:
         canonical = checkpoint.store.canonical
         if found and canonical(found.checkpoint) == canonical(checkpoint.uri):
             return found
-        other = self._elsewhere().get(checkpoint.uri)
+        other = self.elsewhere().get(checkpoint.uri)
         if other is None and found is not None:
             ids = read_query_ids(query_id, place=checkpoint, repository=self._repository, name=name)
             same = ids is not None and found.query_id in ids.all
@@ -159,7 +159,7 @@ class BackupsOfFleet:
         """
         return last_drill(self._repository, name) if name in self._drilled else None
 
-    def _elsewhere(self) -> dict[str, LastBackup]:
+    def elsewhere(self) -> Mapping[str, LastBackup]:
         """By the checkpoint, the last good backups under names that no stream was given."""
         with self._lock:
             if self._by_checkpoint is None:

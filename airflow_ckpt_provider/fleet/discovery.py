@@ -115,12 +115,14 @@ class Discovery:
     :param unread: directories that could not be listed.
     :param repositories: addresses of repositories, into which nobody looks: what they hold are backups and copies.
     :param too_deep: addresses of directories below which was not looked: the depth ends there, or a symbolic link leads out.
+    :param roots: the places.
     """
 
     found: tuple[Found, ...]
     unread: tuple[Unread, ...] = ()
     repositories: tuple[str, ...] = ()
     too_deep: tuple[str, ...] = ()
+    roots: tuple[Location, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -206,6 +208,7 @@ def discover(
         unread=tuple(sorted((look.unread for look in looks if look.unread), key=lambda u: u.uri)),
         repositories=tuple(sorted(look.repository for look in looks if look.repository)),
         too_deep=tuple(sorted(too_deep)),
+        roots=tuple(roots),
     )
 
 

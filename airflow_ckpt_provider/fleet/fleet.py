@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -40,6 +40,27 @@ MakeGuards = Callable[[GuardSettings], Sequence[Guard]]
 
 
 @dataclass(frozen=True, slots=True)
+class Missing:
+    """A checkpoint that has backups, and that is missing.
+
+    :param name: name of the stream in the repository.
+    :param uri: address of the checkpoint: below a place that was searched.
+    """
+
+    name: str
+    uri: str
+
+    @property
+    def message(self) -> str:
+        """What is wrong, in words."""
+        return f"the checkpoint is missing, and has backups named {self.name!r}"
+
+    def to_json(self) -> dict[str, str]:
+        """The checkpoint as plain JSON."""
+        return {"name": self.name, "checkpoint": self.uri}
+
+
+@dataclass(frozen=True, slots=True)
 class Fleet:
     """Many streams at one moment.
 
@@ -52,6 +73,7 @@ class Fleet:
     :param others: names of the repository that none of these streams goes by.
     :param own_limits: address of a stream -> limits that it is judged by instead.
     :param objectives: address of a stream -> what is declared of its recovery.
+    :param missing: checkpoints of some of these names: they are not where they were backed up, below a place that was searched.
     """
 
     repository: str
@@ -63,6 +85,7 @@ class Fleet:
     others: tuple[str, ...] = ()
     own_limits: Mapping[str, Limits] = field(default_factory=dict)
     objectives: Mapping[str, Objectives] = field(default_factory=dict)
+    missing: tuple[Missing, ...] = ()
 
     def limits_of(self, stream: Stream) -> Limits:
         """What a stream is judged by."""
@@ -73,9 +96,10 @@ class Fleet:
         return self.objectives.get(stream.found.place.uri, _NOT_DECLARED)
 
     def problems(self) -> dict[str, tuple[str, ...]]:
-        """Address of a stream, or of a directory that could not be listed -> what is wrong with it."""
+        """Address of a stream, of a directory that could not be listed, or of a missing checkpoint -> what is wrong with it."""
         found = {stream.found.place.uri: stream.problems(self.limits_of(stream)) for stream in self.streams}
         found |= {each.uri: (each.message,) for each in self.unread}
+        found |= {each.uri: (each.message,) for each in self.missing}
         return {uri: problems for uri, problems in found.items() if problems}
 
     def to_json(self) -> dict[str, Any]:
@@ -88,6 +112,7 @@ class Fleet:
             "unread": [each.to_json() for each in self.unread],
             "too_deep": list(self.too_deep),
             "others": list(self.others),
+            "missing": [each.to_json() for each in self.missing],
             "problems": {uri: list(problems) for uri, problems in self.problems().items()},
         }
 
@@ -149,17 +174,51 @@ def inspect_fleet(
     look = _Poller(discovery, repository, asked, sizes, now, on_progress)
     streams = tuple(in_parallel(look.at, discovery.found, workers=workers))
     taken = {stream.backup.name for stream in streams if stream.backup}
+    missing, unread = _missing(look.backups, discovery, repository, taken)
     return Fleet(
         repository=repository.location.uri,
         looked_at=now,
         streams=streams,
         limits=limits or Limits(),
-        unread=discovery.unread,
+        unread=(*discovery.unread, *unread),
         too_deep=discovery.too_deep,
         own_limits=own_limits or {},
         objectives=objectives or {},
         others=tuple(name for name in look.backups.others if name not in taken),
+        missing=tuple(missing),
     )
+
+
+def _missing(
+    backups: BackupsOfFleet, discovery: Discovery, repository: Repository, taken: Collection[str]
+) -> tuple[list[Missing], list[Unread]]:
+    """The checkpoints below the roots that have backups and are missing, and the places where that is not known."""
+    missing: list[Missing] = []
+    unread: list[Unread] = []
+    others, problem = _tried(backups.elsewhere) if discovery.roots and backups.others else ({}, None)
+    if others is None:
+        return [], [Unread(repository.location.uri, f"whether a checkpoint is missing is UNKNOWN: {problem}")]
+    for backup in others.values():
+        place = _below(discovery.roots, backup.checkpoint)
+        if backup.name in taken or place is None:
+            continue
+        listed, problem = _tried(place.list)
+        if listed is None:
+            unread.append(Unread(place.uri, problem or "it cannot be listed"))
+        elif not (listed.files or listed.directories):
+            missing.append(Missing(backup.name, place.uri))
+    return missing, unread
+
+
+def _below(roots: Iterable[Location], uri: str) -> Location | None:
+    """The place of an address below one of some roots."""
+    for root in roots:
+        if ("://" in uri) != ("://" in root.uri):
+            continue  # a path of this machine and a URI
+        above, below = root.store.canonical(root.uri).rstrip("/") + "/", root.store.canonical(uri)
+        if below.startswith(above) and below != above:
+            return root / below.removeprefix(above)
+    return None
 
 
 class _Guards:

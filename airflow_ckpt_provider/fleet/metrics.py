@@ -43,6 +43,7 @@ _HELP = {
     "checkpoint_bytes": "Size of the checkpoint.",
     "time_to_loss_seconds": "For how long the sources will have what the next start reads, at least; absent without limit.",
     "last_drill_timestamp_seconds": "When a backup was last restored and run on.",
+    "checkpoint_missing": "1 for a checkpoint that has backups, and that is missing below a place that was searched.",
     "sealed": "1 while the checkpoint is sealed.",
     "change_unfinished": "1 while a change of the checkpoint is half-way.",
     "rpo_seconds": "For how long commits were not in a good backup when the report was made, at most; absent without rpo.",
@@ -59,8 +60,10 @@ _OF_NOW = frozenset({"backup_age_seconds"})
 
 
 def gauges(fleet: Fleet) -> list[Gauge]:
-    """All numbers of all streams that are known."""
-    return [gauge for stream in fleet.streams for gauge in _of_stream(stream, fleet)]
+    """All numbers of all streams that are known, and of those whose checkpoint is missing that it is."""
+    known = [gauge for stream in fleet.streams for gauge in _of_stream(stream, fleet)]
+    gone = [Gauge("checkpoint_missing", {"stream": each.name, "checkpoint": each.uri}, 1) for each in fleet.missing]
+    return [*known, *gone]
 
 
 def to_openmetrics(fleet: Fleet) -> str:

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.backup.verify import verify_backup
 from airflow_ckpt_provider.change.sealing import seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.fleet.discovery import Unread, discover
-from airflow_ckpt_provider.fleet.fleet import Fleet, inspect_fleet
+from airflow_ckpt_provider.fleet.fleet import Fleet, Missing, inspect_fleet
 from airflow_ckpt_provider.fleet.stream import Limits, Stream
 from airflow_ckpt_provider.fleet.time_to_loss import TimeToLoss, not_known
 from airflow_ckpt_provider.recovery.status import UNDER_WAY, UNTOUCHED, RewindStatus
@@ -205,6 +205,11 @@ def scenarios(place: Location) -> list[Scenario]:
         Scenario("no report", frozenset({"CkptReportStopped"}), None),
         Scenario(
             "unread", frozenset({"CkptDirectoriesNotRead"}), replace(good, unread=(Unread("s3://lake/x", "no rights"),))
+        ),
+        Scenario(
+            "deleted",
+            frozenset({"CkptCheckpointMissing"}),
+            replace(good, missing=(Missing("old", "s3://lake/old"),)),
         ),
         Scenario("empty", frozenset({"CkptNoStreams"}), replace(good, streams=())),
     ]

@@ -23,6 +23,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import SourceUnreachableError, StorageError
 from airflow_ckpt_provider.fleet.discovery import Discovery, State, discover
 from airflow_ckpt_provider.fleet.fleet import discovered, inspect_fleet
+from airflow_ckpt_provider.fleet.metrics import to_openmetrics
 from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.fleet.tables import drill_age, to_markdown
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, installed_guards
@@ -271,6 +272,49 @@ def test_one_broken_stream_hides_no_other(streams: Location, repository: Reposit
         "torn": (f"torn: {empty}", "no backup"),
     }
     assert row(fleet).backup is not None
+
+
+class TestMissing:
+    def test_a_checkpoint_that_was_deleted_is_a_problem(self, streams: Location, repository: Repository) -> None:
+        for name in ("orders", "payments"):
+            back_up(repository, streams / name)
+        assert look(streams, repository).problems() == {}
+        remove(streams / "orders")
+        fleet = look(streams, repository)
+        gone = (streams / "orders").uri
+        assert fleet.problems() == {gone: ("the checkpoint is missing, and has backups named 'orders'",)}
+        assert fleet.to_json()["missing"] == [{"name": "orders", "checkpoint": gone}]
+        assert f'ckpt_stream_checkpoint_missing{{stream="orders",checkpoint="{gone}"}} 1\n' in to_openmetrics(fleet)
+
+    def test_one_that_was_not_searched_for_is_none(
+        self, streams: Location, place: Location, repository: Repository
+    ) -> None:
+        back_up(repository, plant(place / "elsewhere/views", stream(2)))
+        remove(place / "elsewhere/views")
+        back_up(repository, plant(streams / "deep/one/clicks", stream(2)))
+        assert inspect_fleet(discover([streams], depth=1), repository).problems() == {}
+        assert inspect_fleet(discovered(Discovery(()), [(streams / "payments", None)]), repository).problems() == {}
+
+    def test_what_is_not_known_is_a_problem(self, streams: Location, repository: Repository) -> None:
+        back_up(repository, streams / "orders")
+        remove(streams / "orders")
+
+        def refuse(operation: str, path: str) -> None:
+            if "backups/orders" in path or (operation, path) == ("list", f"{streams.root}/orders"):
+                raise StorageError(f"could not {operation}: timed out")
+
+        unread = look(streams, Repository.open(watched(repository.location, refuse)[0])).problems()
+        assert unread[repository.location.uri] == (
+            "whether a checkpoint is missing is UNKNOWN: could not list: timed out",
+        )
+        assert look(watched(streams, refuse)[0], repository).problems() == {
+            (streams / "orders").uri: ("could not list: timed out",)
+        }
+
+
+def remove(checkpoint: Location) -> None:
+    for path in checkpoint.walk():
+        checkpoint.delete(path)
 
 
 class TestLists:
