@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_ckpt_provider.backup.manifest import CLOCKS_DIFFER
 from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import RefusedError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import LARGE
-from airflow_ckpt_provider.units import zoned_time
+from airflow_ckpt_provider.units import shown_time, zoned_time
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +83,25 @@ def record_drill(repository: Repository, report: dict[str, Any]) -> Drill:
 def last_drill(repository: Repository, name: str, *, backup_id: str | None = None) -> Drill | None:
     """The newest proof of a stream, or of one of its backups: one listing and a read. ``None``: it was never proven.
 
-    One that is not signed by a trusted key proves nothing.
+    One that is not signed by a trusted key proves nothing. One that a clock dates in the future counts only if there is no
+    other: a machine whose clock was ahead once would hide all later ones.
 
     :raises RefusedError: the file of the newest proof is damaged.
+    """
+    newest, ahead = newest_drills(repository, name, now=datetime.now(UTC), backup_id=backup_id)
+    return newest or next(iter(ahead), None)
+
+
+def newest_drills(
+    repository: Repository, name: str, *, now: datetime, backup_id: str | None = None
+) -> tuple[Drill | None, tuple[Drill, ...]]:
+    """The newest proof of a stream, or of one of its backups, and before it those that a clock dates in the future.
+
+    :param repository: the repository.
+    :param name: name of the stream.
+    :param now: the time.
+    :param backup_id: the backup; ``None``: all of them.
+    :raises RefusedError: the file of one of these is damaged.
     """
     base = f"{_DRILLS}/{checked_name(name)}" + (f"/{backup_id}" if backup_id else "")
     found = [
@@ -92,9 +109,10 @@ def last_drill(repository: Repository, name: str, *, backup_id: str | None = Non
         for path in repository.whole_files(base)
         if path.endswith(".json")
     ]
+    ahead: list[Drill] = []
     for _, drilled, path in sorted(found, reverse=True):
         try:
-            return _drill(name, drilled, load_json(repository.location.read_document(path, most=LARGE)))
+            drill = _drill(name, drilled, load_json(repository.location.read_document(path, most=LARGE)))
         except UntrustedError as e:
             log.warning("%s: it is ignored", e.message)
         except (ValueError, KeyError, TypeError) as e:
@@ -102,7 +120,13 @@ def last_drill(repository: Repository, name: str, *, backup_id: str | None = Non
                 f"{repository.location}/{path} is no record of a drill ({type(e).__name__}: {e})",
                 hint="delete this file; the next drill writes another",
             ) from e
-    return None
+        else:
+            if drill.at <= now + CLOCKS_DIFFER:
+                return drill, tuple(ahead)
+            said = f"it is dated {shown_time(drill.at)}, and it is {shown_time(now)} here"
+            log.warning("%s/%s: a clock was wrong: %s", repository.location, path, said)
+            ahead.append(drill)
+    return None, tuple(ahead)
 
 
 def _drill(name: str, backup_id: str, content: dict[str, Any]) -> Drill:

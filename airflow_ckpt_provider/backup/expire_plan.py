@@ -21,7 +21,7 @@ from typing import Any
 from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.backup.contents import no_backup_of
 from airflow_ckpt_provider.backup.damaged import DamagedObjects, read_damaged
-from airflow_ckpt_provider.backup.drills import last_drill
+from airflow_ckpt_provider.backup.drills import newest_drills
 from airflow_ckpt_provider.backup.immutability import locks_on
 from airflow_ckpt_provider.backup.manifest import CLOCKS_DIFFER, Manifest, manifest_path
 from airflow_ckpt_provider.backup.notes import Hold, HoldEvent, Verified, holds, verifications
@@ -376,8 +376,14 @@ def _decided(
             f"the policy ({policy}) would keep none of the {len(judged)} {kind} of {name}; nothing was removed",
             hint="widen it, for example by --keep-last 1, or expire streams one by one with --name",
         )
-    drill = last_drill(repository, name)
+    drill, ahead = newest_drills(repository, name, now=now)
     drilled = [(b, "the last that a drill has proven") for b in backups if drill and b.backup_id == drill.backup_id]
+    for each in ahead:
+        findings.append(
+            f"a drill of backup {each.backup_id} of {name} is dated {format_time(each.at)}, and it is {format_time(now)} here: "
+            "a clock is wrong; this backup stays"
+        )
+        drilled += [(b, "a drill dated in the future has proven it") for b in backups if b.backup_id == each.backup_id]
     protected = (*_protected(whole), *drilled, *_unfinished(repository, name, backups), *_held(backups))
     for backup, reason in protected:
         why[backup.backup_id].append(reason)

@@ -91,7 +91,9 @@ def _of_stream(s: Stream, fleet: Fleet) -> Iterator[Gauge]:
     needs_one = "backup" not in s.unknown and (s.backup is not None or not s.has_no_batch)
     values: dict[str, float | None] = {
         "has_good_backup": float(s.backup is not None) if needs_one else None,
-        "last_good_backup_timestamp_seconds": s.backup.as_of.timestamp() if s.backup else None,
+        "last_good_backup_timestamp_seconds": s.backup.as_of.timestamp()
+        if s.backup and s.backup_age is not None
+        else None,
         "backup_age_seconds": s.backup_age,
         "backup_verified": float(s.backup.verified is not None) if s.backup else None,
         "backup_bytes": s.backup.size if s.backup else None,
@@ -101,7 +103,7 @@ def _of_stream(s: Stream, fleet: Fleet) -> Iterator[Gauge]:
         "latest_committed_batch": progress.latest_committed if progress else None,
         "checkpoint_bytes": s.size,
         "time_to_loss_seconds": s.time_to_loss.seconds,
-        "last_drill_timestamp_seconds": s.drill.at.timestamp() if s.drill else None,
+        "last_drill_timestamp_seconds": s.drill.at.timestamp() if s.drill and s.drill_age is not None else None,
         "sealed": float(progress.seal is not None) if progress else None,
         "change_unfinished": float(s.situation.kind in UNFINISHED) if s.situation else None,
         "problems": len(s.problems(fleet.limits_of(s))),
@@ -113,7 +115,10 @@ def _of_stream(s: Stream, fleet: Fleet) -> Iterator[Gauge]:
         values[f"{name}_objective_seconds"] = each.objective
         values[f"{name}_met"] = None if each.met is Met.UNKNOWN else float(each.met is Met.YES)
     yield from (Gauge(name, of, value) for name, value in values.items() if value is not None)
-    unknown = [*s.unknown, *([] if progress else ["checkpoint"]), *([] if s.time_to_loss.known else ["time_to_loss"])]
+    # A moment in the future would keep an alert about its age silent until then.
+    ahead = {"backup": s.backup and s.backup_age is None, "drill": s.drill and s.drill_age is None}
+    unknown = [*s.unknown, *(part for part, is_so in ahead.items() if is_so)]
+    unknown += [*([] if progress else ["checkpoint"]), *([] if s.time_to_loss.known else ["time_to_loss"])]
     unknown += [name for name, each in judged.items() if each.met is Met.UNKNOWN]
     yield from (Gauge("unknown", {**of, "part": part}, 1) for part in unknown)
 

@@ -29,7 +29,7 @@ class Recovery:
         ``None``: there is none, or it is not known.
     :param nothing_to_lose: whether that backup held all that was committed, or nothing was committed yet, when the report was
         made; ``None``: it is not known.
-    :param drill_seconds: how long the last drill took; ``None``: there was none, or it is not known.
+    :param drill_seconds: how long the last drill took; ``None``: there was none, or it is not known, as of one in the future.
     :param backup_held_until: until when that backup certainly has all that was committed, if when its position was read is not
         known; ``None``: ``backup_created`` counts.
     """

@@ -10,7 +10,7 @@ from typing import Any
 from airflow_ckpt_provider.backup.drills import Drill
 from airflow_ckpt_provider.fleet.backups import LastBackup
 from airflow_ckpt_provider.fleet.discovery import Found, State
-from airflow_ckpt_provider.fleet.objectives import Met, Recovery, Standing, judge_rpo, standing
+from airflow_ckpt_provider.fleet.objectives import Met, Recovery, Standing, judge_rpo, passed, standing
 from airflow_ckpt_provider.fleet.time_to_loss import TimeToLoss
 from airflow_ckpt_provider.recovery.status import UNDER_WAY, RewindStatus
 from airflow_ckpt_provider.streams.stream import Objectives
@@ -98,6 +98,11 @@ class Stream:
         return self.backup.age(self.looked_at) if self.backup else None
 
     @property
+    def drill_age(self) -> float | None:
+        """Seconds since the last drill; ``None``: there was none, or its clock was wrong."""
+        return passed(self.drill.at, self.looked_at) if self.drill else None
+
+    @property
     def batches_behind(self) -> int | None:
         """Batches committed since that backup; ``None`` where either is not known."""
         committed = self.found.progress.latest_committed if self.found.progress else None
@@ -123,7 +128,7 @@ class Stream:
     @property
     def recovery(self) -> Recovery:
         """What its objectives are judged by."""
-        seconds = self.drill.report.get("seconds") if self.drill else None
+        seconds = self.drill.report.get("seconds") if self.drill and self.drill_age is not None else None
         return Recovery(
             reported=self.looked_at,
             has_backup=None if "backup" in self.unknown else self.backup is not None,

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.fleet.discovery import State
 from airflow_ckpt_provider.fleet.fleet import Fleet
-from airflow_ckpt_provider.fleet.objectives import passed
 from airflow_ckpt_provider.fleet.stream import Stream
 from airflow_ckpt_provider.recovery.status import RUNNING_AGAIN, UNTOUCHED
 from airflow_ckpt_provider.units import format_duration, format_size
@@ -47,8 +46,7 @@ def drill_age(stream: Stream) -> str:
     """How long ago a backup of it was restored and run on."""
     if stream.drill is None:
         return UNKNOWN if "drill" in stream.unknown else "never"
-    ago = passed(stream.drill.at, stream.looked_at)
-    return UNKNOWN if ago is None else format_duration(ago)
+    return UNKNOWN if stream.drill_age is None else format_duration(stream.drill_age)
 
 
 def verified(stream: Stream) -> str:

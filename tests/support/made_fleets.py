@@ -179,7 +179,7 @@ def scenarios(place: Location) -> list[Scenario]:
     def scenario(*alerts: str, fault: Fault, before: Fleet | None = None, since: float = 0) -> Scenario:
         return Scenario(fault.__name__, frozenset(alerts), with_fault(good, fault), before, since)
 
-    old = replace(with_fault(good, hours(30)), objectives={}, own_limits={})
+    old, ahead = (replace(with_fault(good, hours(n)), objectives={}, own_limits={}) for n in (30, -48))
     return [
         Scenario("healthy", frozenset(), good),
         Scenario("healthy for a while", frozenset(), good, before=with_fault(good, gap(1)), since=2),
@@ -192,6 +192,12 @@ def scenarios(place: Location) -> list[Scenario]:
         scenario("CkptRtoNotMet", fault=drilled(seconds=6000.0)),
         scenario("CkptNeverDrilled", fault=never_drilled),
         scenario("CkptDrillTooOld", fault=drilled(days_ago=40)),
+        Scenario(
+            "a drill in the future",
+            frozenset({"CkptNotKnown", "CkptNeverDrilled"}),
+            with_fault(good, drilled(days_ago=-400)),
+        ),
+        Scenario("a backup in the future", frozenset({"CkptNotKnown"}), ahead),
         scenario("CkptTimeToLossBelowADay", fault=left(7200.0)),
         scenario("CkptTimeToLossBelowAnHour", fault=left(60.0)),
         scenario("CkptTimeToLossNotKnown", fault=guards_silent, before=good, since=6),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ckpt_provider.backup.drills import last_drill, record_drill
+from airflow_ckpt_provider.backup.drills import Drill, last_drill, newest_drills, record_drill
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.storage.opening import open_location
@@ -49,6 +49,22 @@ def test_the_newest_proof_counts_whatever_its_backup(repository: Repository, tmp
     assert of_one is not None
     assert of_one.backup_id == B9
     assert last_drill(repository, "payments") is None
+
+
+def test_one_of_a_clock_that_was_ahead_hides_no_later_one(repository: Repository, caplog: pytest.LogCaptureFixture):
+    ahead = drilled_ahead(repository, B5)
+    assert last_drill(repository, "orders") == ahead, "there is no other"
+    made = record_drill(repository, report(B9))
+    assert last_drill(repository, "orders") == made
+    assert newest_drills(repository, "orders", now=datetime.now(UTC)) == (made, (ahead,))
+    assert f"drills/orders/{B5}/99991231T000000Z.json: a clock was wrong: it is dated 9999-12-31" in caplog.text
+
+
+def drilled_ahead(repository: Repository, backup_id: str) -> Drill:
+    """Record a drill as a machine does whose clock is ahead."""
+    content = {"proven_at": "9999-12-31T00:00:00+00:00", "report": report(backup_id)}
+    repository.location.create(f"drills/orders/{backup_id}/99991231T000000Z.json", json.dumps(content).encode())
+    return Drill("orders", backup_id, datetime(9999, 12, 31, tzinfo=UTC), report(backup_id))
 
 
 @pytest.mark.parametrize("starts", [False, None])

@@ -110,6 +110,18 @@ class TestTheFutureIsSomebodysWrongClock:
         apply_expire(opened(place), planned)
         assert left(place, made) == {"ahead", "far ahead", "day0", "day1"}
 
+    def test_nor_does_a_drill_take_that_of_a_later_one(self, place: Location) -> None:
+        made = dated(place, DAYS)
+        for backup, at in ((made["day3"], NOW + timedelta(days=300)), (made["day2"], NOW - timedelta(days=1))):
+            record = {"proven_at": at.isoformat(), "report": {}}
+            path = f"drills/{backup.name}/{backup.backup_id}/{at:%Y%m%dT%H%M%SZ}.json"
+            (place / "backups").create(path, json.dumps(record).encode())
+        planned = plan(place, Policy(last=1))
+        assert why(planned, made["day3"]) == ("a drill dated in the future has proven it",)
+        assert why(planned, made["day2"]) == ("the last that a drill has proven",)
+        (finding,) = planned.findings
+        assert finding.startswith(f"a drill of backup {made['day3'].backup_id} of orders is dated ")
+
     def test_within_goes_by_the_newest_that_is_not_of_the_future(self, place: Location) -> None:
         made = dated(place, {**DAYS, "ahead": -timedelta(days=300)})
         apply_expire(opened(place), plan(place, Policy.parse({"within": "2d"})))

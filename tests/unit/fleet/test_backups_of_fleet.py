@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from airflow_ckpt_provider.backup.damaged import Damage
 from airflow_ckpt_provider.backup.notes import record_verification
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, VerifyReport, verify_backup
+from airflow_ckpt_provider.fleet.metrics import to_openmetrics
 from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import stream
@@ -163,3 +165,6 @@ class TestBackups:
         fleet = look(streams, repository, Limits(max_age=3600))
         assert row(fleet).backup_age is None
         assert problems(fleet)[0].startswith("age of the last good backup UNKNOWN: a clock says")
+        text = to_openmetrics(fleet)
+        assert 'ckpt_stream_last_good_backup_timestamp_seconds{stream="orders"' not in text
+        assert re.search(r'ckpt_stream_unknown{stream="orders",.*part="backup"} 1', text)

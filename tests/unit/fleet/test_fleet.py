@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSet
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.streams.stream import Objectives
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import stream
 from tests.support.checkpoints import batch_metadata, commit_log, logs, metadata, offsets_log, plant
@@ -239,13 +240,17 @@ def test_last_drill(streams: Location, repository: Repository) -> None:
 
 
 def test_a_drill_of_the_future_is_not_known_to_be_new(streams: Location, repository: Repository) -> None:
-    drilled = record_drill(repository, drill("orders", back_up(repository, streams / "orders").backup_id))
-    path = f"drills/orders/{drilled.backup_id}/99991231T000000Z.json"
-    made = {"proven_at": "9999-12-31T00:00:00+00:00", "report": drilled.report}
+    report = {**drill("orders", back_up(repository, streams / "orders").backup_id), "seconds": 60.0}
+    path = f"drills/orders/{report['backup_id']}/99991231T000000Z.json"
+    made = {"proven_at": "9999-12-31T00:00:00+00:00", "report": report}
     repository.location.create(path, json.dumps(made).encode())
-    fleet = look(streams, repository)
-    assert drill_age(row(fleet)) == "UNKNOWN"
-    assert drill_age(row(fleet, "payments")) == "never"
+    fleet = look(streams, repository, objectives={(streams / "orders").uri: Objectives(rto=timedelta(hours=1))})
+    assert (drill_age(row(fleet)), drill_age(row(fleet, "payments"))) == ("UNKNOWN", "never")
+    text = to_openmetrics(fleet)
+    assert "ckpt_stream_last_drill_timestamp_seconds" not in text
+    assert re.findall(r'ckpt_stream_unknown{stream="orders".*part="(drill|rto)"', text) == ["drill", "rto"]
+    record_drill(repository, report)
+    assert drill_age(row(look(streams, repository))) != "UNKNOWN", "it hides no later one"
 
 
 def test_one_broken_stream_hides_no_other(streams: Location, repository: Repository) -> None:
