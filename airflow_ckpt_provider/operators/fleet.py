@@ -39,7 +39,12 @@ _SHOWN = 10
 
 
 class ProblemsError(AirflowFailException):
-    """The report was made and names problems of streams. The task is not retried."""
+    """The report was made and names problems of streams. The task is not retried.
+
+    .. code-block:: python
+
+        raise ProblemsError("orders: no batch was committed for 2 d")
+    """
 
 
 class DiscoverCheckpointsOperator(MaskingOperator):
