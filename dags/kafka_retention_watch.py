@@ -81,6 +81,9 @@ with DAG(
     @task(retries=0)
     def alarm(report: dict[str, Any]) -> None:
         """Put your pager here. It fails, so that nobody overlooks it."""
-        raise RuntimeError(f"{report['verdict']}: {report['seconds_left']} s left. {'; '.join(report['reasons'])}")
+        known = [source.get(key) for source in report["sources"] for key in ("seconds_left", "seconds_left_estimate")]
+        left = min((seconds for seconds in known if seconds is not None), default=None)
+        said = "nobody knows for how long" if left is None else f"{left:g} s left"
+        raise RuntimeError(f"{report['verdict']}: {said}. {'; '.join(report['reasons'])}")
 
     guard >> watch >> alarm(watch.output)
