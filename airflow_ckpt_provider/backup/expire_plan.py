@@ -378,12 +378,12 @@ def _decided(
         )
     drill, ahead = newest_drills(repository, name, now=now)
     drilled = [(b, "the last that a drill has proven") for b in backups if drill and b.backup_id == drill.backup_id]
-    for each in ahead:
+    for b, each in ((b, each) for each in ahead for b in backups if b.backup_id == each.backup_id):
         findings.append(
-            f"a drill of backup {each.backup_id} of {name} is dated {format_time(each.at)}, and it is {format_time(now)} here: "
+            f"a drill of backup {b.backup_id} of {name} is dated {format_time(each.at)}, and it is {format_time(now)} here: "
             "a clock is wrong; this backup stays"
         )
-        drilled += [(b, "a drill dated in the future has proven it") for b in backups if b.backup_id == each.backup_id]
+        drilled.append((b, "a drill dated in the future has proven it"))
     protected = (*_protected(whole), *drilled, *_unfinished(repository, name, backups), *_held(backups))
     for backup, reason in protected:
         why[backup.backup_id].append(reason)

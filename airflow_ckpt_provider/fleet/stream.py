@@ -50,9 +50,8 @@ class Limits:
             max_gap=stream.watch.max_gap,
             min_time_to_loss=left.total_seconds() if left else None,
         )
-        return replace(
-            declared, **{name: value for name, value in given.to_json().items() if value is not None} if given else {}
-        )
+        said = given.to_json() if given else {}
+        return replace(declared, **{name: value for name, value in said.items() if value is not None})
 
     def to_json(self) -> dict[str, Any]:
         """The limits as plain JSON."""

@@ -32,7 +32,7 @@ class StreamRow:
     :param oldest: the oldest batch that the checkpoint still has, and its time.
     :param gap: newest logged minus newest committed batch.
     :param backup_id: the last backup that is not known to be damaged.
-    :param backup_created: when it was finished.
+    :param backup_created: when it read the newest committed batch; of a report of an earlier version: when it was finished.
     :param verified: what verifying it found; empty: nobody has looked.
     :param behind: batches committed since.
     :param nothing_to_lose: see :class:`~airflow_ckpt_provider.fleet.objectives.Recovery`.
@@ -108,7 +108,7 @@ class StreamRow:
             oldest=None if batch is None else (batch, time(oldest.get("batch_time"))),
             gap=whole(row.get("gap")),
             backup_id=backup_id,
-            backup_created=time(backup.get("created")) if backup_id else None,
+            backup_created=(time(backup.get("as_of")) or time(backup.get("created"))) if backup_id else None,
             verified=text(backup.get("verified")),
             behind=whole(row.get("batches_behind")),
             left=number(left.get("seconds")),
@@ -141,7 +141,7 @@ class StreamRow:
 
     @property
     def backup_age(self) -> float | None:
-        """Seconds since the last whole backup was finished; ``None``: there is none, or the clock is ahead."""
+        """Seconds since the last whole backup read its position; ``None``: there is none, or the clock is ahead."""
         return passed(self.backup_created, self.now)
 
     @property
@@ -185,7 +185,8 @@ class StreamRow:
             has_backup=bool(self.backup_id) if known else None,
             backup_created=self.backup_created,
             nothing_to_lose=None if may_be else bool(self.nothing_to_lose),
-            drill_seconds=self.drill_seconds,
+            # One that a clock dates in the future proves nothing of now.
+            drill_seconds=self.drill_seconds if passed(self.drilled_at, self.now) is not None else None,
         )
 
     @property

@@ -13,6 +13,8 @@ from airflow_ckpt_provider.page.stream_row import Met, StreamRow
 from airflow_ckpt_provider.streams.stream import Objectives
 from tests.support.report_pages import NOW, harmless, row
 
+EARLIER = (NOW - timedelta(hours=5)).isoformat()
+
 
 class TestStanding:
     def test_fine(self) -> None:
@@ -85,12 +87,19 @@ class TestStanding:
             ({"batches_behind": 0, "nothing_to_lose": True}, 60.0, Met.YES),
             ({"batches_behind": 0, "nothing_to_lose": False}, 60.0, Met.NO),
             ({"backup": None, "nothing_to_lose": True}, 60.0, Met.YES),
+            # It counts from when it read the newest committed batch.
+            ({"backup": {"backup_id": "b", "created": NOW.isoformat(), "as_of": EARLIER}}, 7200.0, Met.NO),
             # A clock that is ahead proves nothing.
             ({"backup": {"backup_id": "b", "created": (NOW + timedelta(hours=1)).isoformat()}}, 7200.0, Met.UNKNOWN),
         ],
     )
     def test_rpo(self, values: dict[str, Any], rpo: float, met: Met) -> None:
         assert StreamRow.of(row(**values), NOW, Objectives(rpo=timedelta(seconds=rpo))).rpo is met
+
+    def test_a_drill_of_the_future_proves_nothing(self) -> None:
+        drill = {"proven_at": (NOW + timedelta(days=400)).isoformat(), "seconds": 60}
+        found = StreamRow.of(row(last_drill=drill), NOW, Objectives(rto=timedelta(minutes=15)))
+        assert found.rto is Met.UNKNOWN
 
     @pytest.mark.parametrize(("seconds", "met"), [(None, Met.UNKNOWN), (60, Met.YES), (6000, Met.NO)])
     def test_rto(self, seconds: float | None, met: Met) -> None:
