@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.backup.drills import Drill
+from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset
 from airflow_ckpt_provider.fleet.backups import LastBackup
 from airflow_ckpt_provider.fleet.discovery import Found, State
 from airflow_ckpt_provider.fleet.objectives import Met, Recovery, Standing, judge_rpo, passed, standing
@@ -37,14 +38,14 @@ class Limits:
     def of(cls, stream: DeclaredStream, given: Limits | None = None) -> Limits:
         """What a declared stream is judged by: what is given, and the rest as it is declared.
 
-        Without ``min_time_to_loss``, ``max_downtime`` limits the time to loss of a stream that declares a source. Of one that
-        declares none nobody was meant to ask it, and it would never be known.
+        Without ``min_time_to_loss``, ``max_downtime`` limits the time to loss of a stream that declares a source for which a
+        guard can say it. Of files no guard can, and of a stream that declares none nobody was meant to ask it.
 
         :param stream: the stream.
         :param given: limits for all streams; ``None``: there are none.
         """
-        rpo, has_source = stream.objectives.rpo, bool(stream.sources or stream.kafka)
-        left = stream.watch.min_time_to_loss or (stream.max_downtime if has_source else None)
+        rpo, can_be_known = stream.objectives.rpo, bool(stream.sources.keys() - {FileOffset.kind} or stream.kafka)
+        left = stream.watch.min_time_to_loss or (stream.max_downtime if can_be_known else None)
         declared = cls(
             max_age=rpo.total_seconds() if rpo else None,
             max_gap=stream.watch.max_gap,

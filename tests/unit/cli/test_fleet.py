@@ -131,6 +131,8 @@ class TestDeclared:
             ("watch: {min_time_to_loss: 12h}", True),
             ("max_downtime: 1d, sources: {kafka: {conn_id: kafka}}", True),
             ("max_downtime: 1d, sources: {delta: {}}", True),
+            ("watch: {min_time_to_loss: 12h}, sources: {file: {}}", True),
+            ("max_downtime: 1d, sources: {file: {}}", False),
             ("max_downtime: 1d", False),
         ],
     )
