@@ -11,7 +11,6 @@ from typing import Any
 from airflow.sdk import DAG, Asset, AssetWatcher, get_current_context, task, task_group
 
 from airflow_ckpt_provider import jobs
-from airflow_ckpt_provider.assets import checkpoint_asset
 from airflow_ckpt_provider.dag_factory.base import DagsOfStreams
 from airflow_ckpt_provider.dag_factory.told import ToldError, tell
 from airflow_ckpt_provider.errors import RefusedError
@@ -22,6 +21,7 @@ from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
 from airflow_ckpt_provider.sensors.kafka_time_to_loss import KafkaTimeToLossSensor
 from airflow_ckpt_provider.streams.parameters import parameters_of
 from airflow_ckpt_provider.streams.stream import Stream
+from airflow_ckpt_provider.streams.streams import as_reported
 from airflow_ckpt_provider.triggers.stream_event import StreamEventTrigger, incidents_of
 from airflow_ckpt_provider.units import exact_duration, format_duration
 
@@ -178,12 +178,12 @@ class ScheduledDags(DagsOfStreams):
                 context = get_current_context()
                 by_place: dict[str, list[Stream]] = {}
                 for stream in self.streams.values():
-                    by_place.setdefault(_as_opened(stream.checkpoint), []).append(stream)
+                    by_place.setdefault(as_reported(stream.checkpoint), []).append(stream)
                 payloads = incidents_of(context["triggering_asset_events"][asset])
                 for payload in payloads:
                     print(f"{payload['incident']}: {payload['message']}\nHINT: {payload['hint']}")
                     # Better too many than nobody, where the store spells it in a way of its own.
-                    for stream in by_place.get(_as_opened(payload["checkpoint"]), self.streams.values()):
+                    for stream in by_place.get(as_reported(payload["checkpoint"]), self.streams.values()):
                         tell(stream, context)
                 return payloads
 
@@ -251,14 +251,6 @@ def _drill(stream: Stream) -> list[str]:
         *("--batches", str(drill.batches)),
         *("--made-by", "{{ dag.dag_id }}/{{ run_id }}"),
     ]
-
-
-def _as_opened(checkpoint: str) -> str:
-    """One spelling of the declared address of a checkpoint, and of that which an incident has: as its store spells it.
-
-    Containers of two Azure accounts may have one name, which the store spells without the account.
-    """
-    return checkpoint_asset(checkpoint).uri
 
 
 def _watch(stream: Stream) -> StreamEventTrigger:

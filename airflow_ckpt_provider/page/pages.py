@@ -20,7 +20,7 @@ from airflow_ckpt_provider.page.forms import Form
 from airflow_ckpt_provider.page.html import Head, Links, backup_page, change_page, stream_page, streams_page
 from airflow_ckpt_provider.page.stream_row import StreamRow
 from airflow_ckpt_provider.streams.stream import Stream
-from airflow_ckpt_provider.streams.streams import plain_place
+from airflow_ckpt_provider.streams.streams import as_reported
 
 #: Given a stream and a backup of it, or a time, makes the form.
 RestoreForm = Callable[[StreamRow, Manifest], Form]
@@ -112,7 +112,7 @@ class Pages:
     def _is_declared(self, row: Mapping[str, object]) -> bool:
         """Whether a row is of the checkpoint that is declared under its name: a report may have found another one there."""
         declared = self.declared.get(text(row.get("name")))
-        return declared is not None and plain_place(declared.checkpoint) == plain_place(text(row.get("checkpoint")))
+        return declared is not None and as_reported(declared.checkpoint) == as_reported(text(row.get("checkpoint")))
 
     def streams(self) -> str:
         """All streams."""

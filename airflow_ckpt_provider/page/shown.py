@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from airflow_ckpt_provider.page.forms import Places
 from airflow_ckpt_provider.streams.stream import Stream
-from airflow_ckpt_provider.streams.streams import plain_place
+from airflow_ckpt_provider.streams.streams import as_reported, plain_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,15 @@ def shown_repositories(configured: Places | None, streams: Iterable[Stream] = ()
 def declared_in(repository: str, streams: Iterable[Stream]) -> Mapping[str, Stream]:
     """The streams whose backups are in a repository, by their names there.
 
-    :param repository: its address.
+    :param repository: its address, as its store spells it or as it is declared.
     :param streams: the streams that are declared.
     """
-    return shown_repositories(Places(repository), streams)[0].declared
+    here = key_of(as_reported(repository))
+    return {
+        stream.repository_name: stream
+        for stream in streams
+        if stream.repository is not None and key_of(as_reported(stream.repository)) == here
+    }
 
 
 def key_of(uri: str) -> str:

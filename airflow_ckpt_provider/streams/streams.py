@@ -12,6 +12,7 @@ from airflow_ckpt_provider.streams.stream import Stream
 
 _SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 _OF_BUCKETS = ("s3", "gs")
+_AZURE = "abfs"
 
 
 class UnknownStreamError(RefusedError):
@@ -162,3 +163,16 @@ def plain_place(uri: str) -> str:
         host = host.rpartition("@")[2]  # an Airflow connection: the place is the same without
     path = posixpath.normpath(f"/{path.lstrip('/')}")
     return f"{scheme}://{host}{path}"
+
+
+def as_reported(uri: str) -> str:
+    """A place in one spelling, as reports, incidents and manifests have it: of Azure a store leaves the account out.
+
+    So containers of two accounts that have one name are one place here. Do not refuse anything by that.
+
+    :param uri: its address.
+    """
+    plain = plain_place(uri)
+    scheme, _, rest = plain.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.partition('@')[0]}{slash}{path}" if scheme == _AZURE else plain

@@ -162,7 +162,7 @@ AZURE = "abfss://ck@shop.dfs.core.windows.net/orders"
 def test_an_incident_is_told_however_the_store_spells_the_checkpoint(
     monkeypatch: pytest.MonkeyPatch, declared: str, seen: str, told: list[str]
 ) -> None:
-    """If no stream has that checkpoint, it is told to all."""
+    """If no stream has that checkpoint, the notifiers of all streams are called."""
     words = {"incident": "stuck", "checkpoint": seen, "message": "stuck", "hint": "see"}
     happened(monkeypatch, {"payload": words})
     TOLD.clear()

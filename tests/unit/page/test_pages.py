@@ -27,6 +27,7 @@ from airflow_ckpt_provider.fleet.report import keep_report, read_reports, rows_o
 from airflow_ckpt_provider.page.forms import Form, Places, declared_rewind_form, restore_form
 from airflow_ckpt_provider.page.html import Head, streams_page
 from airflow_ckpt_provider.page.pages import NotThereError, Pages
+from airflow_ckpt_provider.page.shown import declared_in
 from airflow_ckpt_provider.page.site import FileLinks, write_site
 from airflow_ckpt_provider.page.stream_row import Met, StreamRow
 from airflow_ckpt_provider.storage.location import SMALL
@@ -314,6 +315,16 @@ def test_a_stream_that_is_declared_elsewhere_is_not_the_one_of_the_report(reposi
     same = replace(stream, checkpoint=f"file://{there}" if "://" not in there else there)
     (row,) = Pages(repository, FileLinks(), declared={"orders": same}).reported().rows
     assert row.objectives == stream.objectives
+
+
+def test_a_stream_on_azure_is_the_one_of_the_report(repository: Repository, fleet: Fleet) -> None:
+    """Its store leaves the account out: the page had two checkpoints for it, and no form."""
+    declared = Stream("orders", checkpoint="abfss://ck@lake.dfs.core.windows.net/orders", repository="abfss://b@a.x/r")
+    keep(repository, [row(checkpoint="abfs://ck/orders")])
+    rows = Pages(repository, FileLinks(), declared={"orders": declared}).reported().rows
+    assert [found.checkpoint for found in rows if found.name == "orders"] == ["abfs://ck/orders"]
+    assert declared_in("abfs://b/r", [declared]) == {"orders": declared}
+    assert declared_in("abfs://b/other", [declared]) == {}
 
 
 def test_the_form_of_a_declared_stream_names_its_checkpoint() -> None:
