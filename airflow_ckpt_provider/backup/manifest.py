@@ -119,6 +119,11 @@ class Manifest:
         return self.files.bytes if isinstance(self.files, FileTable) else sum(file.size for file in self.files)
 
     @property
+    def pinned_at(self) -> datetime | None:
+        """When its position was read: all that was committed until then is in it. ``None``: of an earlier version."""
+        return zoned_time(self.facts[PINNED_AT]) if PINNED_AT in self.facts else None
+
+    @property
     def path(self) -> str:
         """Path in the repository."""
         return manifest_path(self.name, self.backup_id)

@@ -118,7 +118,7 @@ def _is_same_commit(place: Location, backup: Manifest, commit: StoredFile) -> bo
     # An identity that is made of the content is the same for the same content, whenever it was written.
     if commit.modified is None:
         return False
-    if commit.modified.microsecond or backup.created - commit.modified >= _RESOLUTION:
+    if commit.modified.microsecond or (backup.pinned_at and backup.pinned_at - commit.modified >= _RESOLUTION):
         return True
     there = place.walk()
     files = ((entry, there.get(entry.path)) for entry in backup.files)

@@ -154,6 +154,10 @@ def targets_of_backups(repository: Repository, name: str, *, query_ids: Collecti
     return [found[batch_id] for batch_id in sorted(found)]
 
 
+def _committed_by(manifest: Manifest) -> datetime:
+    return manifest.pinned_at or manifest.created
+
+
 def targets_of_manifest(manifest: Manifest) -> list[RewindTarget]:
     """The batches that one backup can be rewound to, oldest first."""
     times = manifest.facts.get("batch_times") or {}
@@ -165,8 +169,8 @@ def targets_of_manifest(manifest: Manifest) -> list[RewindTarget]:
             RewindTarget(
                 batch_id=batch_id,
                 planned=datetime.fromisoformat(planned) if planned else None,
-                # The newest was committed when the backup was made.
-                ended=datetime.fromisoformat(after) if after else manifest.created if newest else None,
+                # The newest was committed when the backup read its position, long before the end of a large backup.
+                ended=datetime.fromisoformat(after) if after else _committed_by(manifest) if newest else None,
                 sources=(),
                 watermark_ms=int(manifest.facts.get("watermark_ms") or 0) if newest else 0,
                 backup=manifest,

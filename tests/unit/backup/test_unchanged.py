@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.backup.create import BackupResult, create_backup
-from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.manifest import PINNED_AT, Manifest
 from airflow_ckpt_provider.backup.notes import record_verification
 from airflow_ckpt_provider.backup.repository import GIVEN_UP, Repository
 from airflow_ckpt_provider.backup.unchanged import unchanged_backup
@@ -241,6 +241,17 @@ class TestAReplay:
         assert not self.again(place, orders).unchanged
         self.replay(place)
         assert self.again(place, orders).unchanged, "the same state byte for byte"
+
+    def test_within_the_second_of_a_backup_that_took_long(self, place: Location) -> None:
+        """The second in which the commit was read counts, not that in which the backup ended."""
+        then = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=5)
+        orders, _ = self.seen(place, lambda file: file._replace(modified=then))
+        plant(place / "orders", stream())
+        newest = self.again(place, orders).manifest
+        _put(place, newest, replace(newest, facts={**newest.facts, PINNED_AT: then.isoformat()}).to_document())
+        assert self.again(place, orders).unchanged
+        self.replay(place)
+        assert not self.again(place, orders).unchanged
 
     def test_and_not_once_the_second_is_over(self, place: Location) -> None:
         then = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=1)
