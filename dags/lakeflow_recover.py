@@ -10,10 +10,10 @@ refresh with a copy of the table before it and a backfill from the copy. `docs/h
 
 The fixed code has to be deployed to both pipelines before. Positions are found from the event log, histories, files and Kafka,
 on the test pipeline too, and again after the approval, once no update is active: the reset is refused if the flow has read on
-since. `about` names the
-keys that the code reads them from (`carried_by`): they are merged into the pipeline's configuration for the update and put back
-afterwards; for a flow with `"language": "sql"` they are parameters of the update, unless `carried_in` says `configuration`.
-Parameters do not reach Python code. With `starting_positions` the form gives the positions, and nothing is found.
+since. `about` names the keys that the code reads them from (`carried_by`): they are merged into the pipeline's configuration for
+the update and put back afterwards; for a flow with `"language": "sql"` they are parameters of the update, unless `carried_in`
+says `configuration`. Parameters do not reach Python code. With `starting_positions` the form gives the positions, and nothing is
+found.
 """
 
 from __future__ import annotations

@@ -144,8 +144,10 @@ def _as_argument(stream: Stream, parameter: str, value: Any) -> Any:
     if parameter in ("sink", "txn_app_id"):
         return [each or "" for each in _list(value)]
     if parameter in _FOR_ALL_SINKS:
-        # A word such as foreachBatch names no place: nothing is opened.
-        values = [each for sink, each in zip(stream.sinks, _list(value), strict=True) if not sink.sink.isalnum()]
+        from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY  # words that name no place: nothing is opened
+
+        given = zip(stream.sinks, _list(value), strict=True)
+        values = [each for sink, each in given if sink.sink not in WITHOUT_MEMORY]
         if any(each != values[0] for each in values):
             raise RefusedError(
                 f"the sinks of {stream} differ in `{_FOR_ALL_SINKS[parameter]}`, and a command takes one for all: it would look "
