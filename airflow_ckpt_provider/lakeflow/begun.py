@@ -6,9 +6,10 @@ import re
 from collections.abc import Collection, Sequence
 from itertools import islice
 
+from airflow_ckpt_provider.errors import NoSuchPipelineError
 from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.lakeflow.flows import LOOKED_AT
-from airflow_ckpt_provider.lakeflow.updates import CANCELED, FAILED
+from airflow_ckpt_provider.lakeflow.updates import CANCELED, COMPLETED, FAILED, TERMINAL
 from airflow_ckpt_provider.lakeflow.workspace import Workspace
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -57,3 +58,12 @@ def judge_begun(update_ids: Sequence[str]) -> list[Judgement]:
             "read since from these positions is read again; start a new run, which finds the positions again",
         )
     ]
+
+
+def has_failed(workspace: Workspace, pipeline_id: str, update_id: str) -> bool:
+    """Whether an update has failed, or was stopped; not if it is too old to be known."""
+    try:
+        update = workspace.ask(pipeline_id, f"updates/{update_id}").get("update") or {}
+    except NoSuchPipelineError:
+        return False
+    return update.get("state") in TERMINAL - {COMPLETED}

@@ -28,7 +28,7 @@ from airflow_ckpt_provider.lakeflow.tables import (
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, JOB_TASK, RUNNING
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, seconds, text
-from airflow_ckpt_provider.operators.pipeline_waiting import PipelineChangeOperator
+from airflow_ckpt_provider.operators.pipeline_change import PipelineChangeOperator
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.operators.warehouse import Warehouse, is_deferral_timeout, wait_for_statement
 
@@ -46,7 +46,7 @@ class PipelineRefreshOperator(PipelineChangeOperator):
 
     The result is that of ``ResetCheckpointOperator`` and ``backups``, ``backfill``, ``verification``, ``snippets``, ``dropped``.
 
-    Parameters of pipeline and update: see :class:`~.pipeline_waiting.PipelineChangeOperator`.
+    Parameters of pipeline and update: see :class:`~.pipeline_change.PipelineChangeOperator`.
 
     .. code-block:: python
 

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.lakeflow.rewind_plan import (
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, RUNNING
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, separated, text
-from airflow_ckpt_provider.operators.pipeline_waiting import PipelineChangeOperator
+from airflow_ckpt_provider.operators.pipeline_change import PipelineChangeOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -32,7 +32,7 @@ class PipelineRewindOperator(PipelineChangeOperator):
     The result is that of ``ResetCheckpointOperator``, of the replay, and ``updates``: the same for ``dry_run``, ``rewind`` and
     ``replay``.
 
-    Parameters of pipeline and update: see :class:`~.pipeline_waiting.PipelineChangeOperator`.
+    Parameters of pipeline and update: see :class:`~.pipeline_change.PipelineChangeOperator`.
 
     .. code-block:: python
 

@@ -17,7 +17,7 @@ from airflow_ckpt_provider.lakeflow.settings import merge_configuration, put_bac
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, JOB_TASK, RUNNING
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN
 from airflow_ckpt_provider.operators.fields import mapping, one_of, text
-from airflow_ckpt_provider.operators.pipeline_waiting import PipelineChangeOperator
+from airflow_ckpt_provider.operators.pipeline_change import PipelineChangeOperator
 from airflow_ckpt_provider.operators.run_identity import made_by
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class ResetCheckpointOperator(PipelineChangeOperator):
     The result: ``mode``, ``plan``, ``markdown``, ``pipeline_id``, ``pipeline_name``, ``update_id``, ``update_ids`` (with those
     that the workspace started in its place), ``state``, ``states`` (with times), ``flows``, ``cause``, ``found``, ``url``.
 
-    Parameters of pipeline and update: see :class:`~.pipeline_waiting.PipelineChangeOperator`.
+    Parameters of pipeline and update: see :class:`~.pipeline_change.PipelineChangeOperator`.
 
     .. code-block:: python
 
