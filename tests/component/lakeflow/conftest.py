@@ -23,6 +23,7 @@ def workspace(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWorkspace]:
         monkeypatch.setenv("AIRFLOW_CONN_DATABRICKS_DEFAULT", running.airflow_connection())
         policy = replace(RetryPolicy(), settle=0.02, interval=0.01, now=lambda: running.clock.now().timestamp())
         monkeypatch.setattr(PipelineOperator, "start_retry_policy", policy)
+        monkeypatch.setattr(PipelineOperator, "ended_within", 60.0)  # on a busy machine too
         for waiting in (PipelineOperator, PipelineUpdateSensor):
             monkeypatch.setattr(waiting, "follow_up_within", 0.05)
         no_waits(monkeypatch)
