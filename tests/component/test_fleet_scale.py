@@ -52,7 +52,7 @@ def fleet_of(place: Location, sample: Path, count: int) -> None:
     in_parallel(make, range(count), workers=8)
 
 
-@pytest.mark.parametrize("count", [12, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [12, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_on_s3(s3_server: S3Server, gate: Gate, tmp_path: Path, count: int) -> None:
     root = f"s3://{s3_server.make_bucket()}/lake"
     fleet_of(open_location(root, storage_options=s3_server.options()), unpack(tmp_path / "sample"), count)
