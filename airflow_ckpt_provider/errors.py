@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import shlex
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.redaction import redacted_text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 def package_with(extra: str) -> str:
@@ -268,3 +271,17 @@ class ActiveUpdateError(RefusedError):
     def __init__(self, message: str, *, update_id: str = "", hint: str | None = None) -> None:
         self.update_id = update_id
         super().__init__(message, hint=hint)
+
+
+def did_you_mean(word: str, known: Collection[str]) -> str:
+    """Make the hint for a word that is not known.
+
+    :param word: what was written.
+    :param known: the words that there are.
+    """
+    import difflib  # only where something is wrong
+
+    if close := difflib.get_close_matches(word, known, n=1, cutoff=0.6):
+        return f"did you mean {close[0]!r}?"
+    shown = sorted(known)
+    return f"known: {', '.join(shown[:12])}{', …' if len(shown) > 12 else ''}" if shown else "there are none"

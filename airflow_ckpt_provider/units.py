@@ -20,6 +20,7 @@ _ISO = re.compile(
 _PRINTED = re.compile(r"(?:(\d+) days?, )?(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
+_TRUE, _FALSE = frozenset({"true", "yes", "1", "on"}), frozenset({"false", "no", "0", "off"})
 _SIZE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -107,6 +108,19 @@ def exact_duration(value: timedelta) -> str:
     second = f"{seconds}.{rest.microseconds:06d}".rstrip("0").rstrip(".")
     parts = ((value.days, "d"), (hours, "h"), (minutes, "min"), (second, "s"))
     return "".join(f"{number}{unit}" for number, unit in parts if number not in (0, "0")) or "0s"
+
+
+def parse_flag(value: object, *, field: str) -> bool:
+    """Read true or false.
+
+    :param value: what was written: a boolean, or ``true``, ``yes``, ``1``, ``on``, ``false``, ``no``, ``0``, ``off``.
+    :param field: what to call it in messages.
+    :raises RefusedError: it is neither.
+    """
+    said = str(value).strip().lower()
+    if said in _TRUE or said in _FALSE:
+        return said in _TRUE
+    raise RefusedError(f"{field} is {value!r}", hint="give true or false")
 
 
 def parse_size(value: str | int, *, field: str = "the size") -> int:

@@ -1,11 +1,12 @@
-"""What verbs do with ``--option KIND.KEY=VALUE``."""
+"""What verbs tell the guards: what the stream declares, and ``--option KIND.KEY=VALUE``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from airflow_ckpt_provider.cli.calling import UsageError
+from airflow_ckpt_provider.cli.calling import Call, UsageError
+from airflow_ckpt_provider.streams.parameters import guard_options
 
 
 def options_of_guards(given: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]:
@@ -20,3 +21,9 @@ def options_of_guards(given: Iterable[tuple[str, str]]) -> dict[str, dict[str, A
             raise UsageError(f"--option {key} is not KIND.KEY=VALUE", hint="such as --option kinesis.region=eu-west-1")
         options.setdefault(kind, {})[name] = value
     return options
+
+
+def declared_options(call: Call) -> dict[str, dict[str, Any]]:
+    """Options of guards that the one stream of a command declares; none without ``--stream``."""
+    stream = getattr(call.args, "stream", None)
+    return guard_options(call.streams(call.args.streams).named(stream)) if isinstance(stream, str) else {}

@@ -48,7 +48,7 @@ def profile_of(name: str | None, environment: Mapping[str, str] = os.environ) ->
     :param environment: the environment.
     :raises RefusedError: the file cannot be read, has no such profile, or a setting that does not exist.
     """
-    from airflow_ckpt_provider.streams.problems import did_you_mean
+    from airflow_ckpt_provider.errors import did_you_mean
 
     file, wanted = profiles_file(environment), name or environment.get(variable(PROFILE))
     sections = _sections(file, needed=wanted is not None)

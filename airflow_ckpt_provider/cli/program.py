@@ -64,7 +64,7 @@ class _Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """As argparse, which would list all verbs."""
         if action.choices is not None and value not in action.choices:
-            from airflow_ckpt_provider.streams.problems import did_you_mean
+            from airflow_ckpt_provider.errors import did_you_mean
 
             is_verb = isinstance(action, argparse._SubParsersAction)
             said = (

@@ -233,6 +233,7 @@ class _Guards:
     def ask(self, query: GuardedQuery, name: str) -> GuardReport:
         """Have the sources of a stream judged."""
         if name in self._options:
+            query.refuse_other_sources(self._options[name])
             settings = replace(self._settings, options=merged(self._settings.options, self._options[name]))
             return guard_query(query, settings, guards=self._make(settings))
         if not hasattr(self._of_thread, "guards"):

@@ -35,9 +35,10 @@ from airflow_ckpt_provider.guards.delta_log import (
 )
 from airflow_ckpt_provider.guards.delta_retention import time_left
 from airflow_ckpt_provider.guards.delta_schemas import judge_schemas
-from airflow_ckpt_provider.guards.reader_options import is_on, reader_options
+from airflow_ckpt_provider.guards.reader_options import is_on
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
+from airflow_ckpt_provider.source_settings import SourceSettings
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
@@ -56,20 +57,17 @@ class DeltaGuard:
         (source -> what ``jobs/describe_delta.py`` wrote, for a table that delta-rs cannot read). From a shell:
         ``table.<source>``, ``option.<source>.<name>`` and ``described.<source>``. A
         source without a table is ``UNKNOWN``.
+    :raises RefusedError: a setting is not known, or not of its form.
     """
 
     kind = KIND
 
     def __init__(self, settings: GuardSettings) -> None:
         self._settings = settings
-        options = settings.options.get(KIND, {})
-        self._tables: dict[str, str | Location] = dict(options.get("tables") or {})
-        self._tables |= {key.removeprefix("table."): uri for key, uri in options.items() if key.startswith("table.")}
-        self._described: dict[str, str] = dict(options.get("described") or {})
-        self._described |= {
-            k.removeprefix("described."): uri for k, uri in options.items() if k.startswith("described.")
-        }
-        self._options = reader_options(options)
+        told = SourceSettings(KIND, settings.options.get(KIND, {}), mappings=("options", "tables", "described"))
+        self._tables: dict[str, str | Location] = told.by_source("tables")
+        self._described: dict[str, str] = told.by_source("described")
+        self._options = told.reader_options()
 
     def recognises(self, source: GuardedSource) -> bool:
         """Whether its offsets are those of Delta's source."""

@@ -19,9 +19,9 @@ from airflow_ckpt_provider.checkpoint.file_source_log import (
     read_file_log,
 )
 from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset
-from airflow_ckpt_provider.guards.reader_options import reader_options
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
+from airflow_ckpt_provider.source_settings import SourceSettings
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.store import StoredFile
@@ -43,9 +43,9 @@ class FileGuard:
     kind = KIND
 
     def __init__(self, settings: GuardSettings) -> None:
-        options = settings.options.get(KIND, {})
-        self._open: Callable[[str], Location] = options.get("open") or open_location
-        self._options = reader_options(options)
+        told = SourceSettings(KIND, settings.options.get(KIND, {}), single=("open",), mappings=("options",))
+        self._open: Callable[[str], Location] = told.get("open") or open_location
+        self._options = told.reader_options()
 
     def recognises(self, source: GuardedSource) -> bool:
         """Whether its offsets are those of the file source."""

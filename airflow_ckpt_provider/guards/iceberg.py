@@ -23,9 +23,9 @@ from airflow_ckpt_provider.guards.iceberg_metadata import (
     snapshots_of,
 )
 from airflow_ckpt_provider.guards.iceberg_retention import NOBODY_KNOWS, TimeToExpiry, time_to_expiry
-from airflow_ckpt_provider.guards.reader_options import reader_options
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, SourceReport
+from airflow_ckpt_provider.source_settings import SourceSettings
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.units import format_duration
@@ -54,12 +54,10 @@ class IcebergGuard:
 
     def __init__(self, settings: GuardSettings) -> None:
         self._settings = settings
-        options = settings.options.get(KIND, {})
-        self._tables: dict[str, str | Location] = dict(options.get("tables") or {})
-        self._tables |= {key.removeprefix("table."): v for key, v in options.items() if key.startswith("table.")}
-        self._catalog: dict[str, str] = dict(options.get("catalog") or {})
-        self._catalog |= {key.removeprefix("catalog."): v for key, v in options.items() if key.startswith("catalog.")}
-        self._options = reader_options(options)
+        told = SourceSettings(KIND, settings.options.get(KIND, {}), mappings=("options", "tables", "catalog"))
+        self._tables: dict[str, str | Location] = told.by_source("tables")
+        self._catalog: dict[str, str] = told.by_source("catalog")
+        self._options = told.reader_options()
 
     def recognises(self, source: GuardedSource) -> bool:
         """Whether its offsets are those of Iceberg's source."""

@@ -18,10 +18,10 @@ from airflow_ckpt_provider.guards.kafka_log import Partition, TopicConfig
 from airflow_ckpt_provider.guards.kafka_retention import Movement, TimeToLoss, retention_needed_ms, time_to_loss
 from airflow_ckpt_provider.guards.kafka_topics import read_topics
 from airflow_ckpt_provider.guards.kafka_verdicts import PartitionVerdict, Seen, judge_partitions, reasons
-from airflow_ckpt_provider.guards.reader_options import reader_options
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.source_settings import SourceSettings
 from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -32,6 +32,8 @@ _NOT_KNOWN = KnownTopics()
 _THERE = frozenset({"fine", "partition added", "not read", "not compared"})
 _NO_SETTINGS = "the broker did not report the settings of the topic"
 _DELETIONS = "delete.retention.ms"
+#: ``kafka.isolation.level`` of a query.
+ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 _PATTERN = "subscribepattern"
 _INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _NO_START = (
@@ -49,19 +51,26 @@ class KafkaGuard:
         is too short for the planned downtime is a warning, and no verdict), ``options`` (source -> options of the query's
         reader that matter here: ``subscribePattern``, ``subscribe``, ``assign``). Without ``config`` every answer is ``UNKNOWN``.
     :param cluster: the cluster, where it is open already.
+    :raises RefusedError: a setting is not known, or not of its form.
     """
 
     kind = KIND
 
     def __init__(self, settings: GuardSettings, cluster: KafkaClient | None = None) -> None:
         self._settings = settings
-        options = settings.options.get(KIND, {})
+        told = SourceSettings(
+            KIND,
+            settings.options.get(KIND, {}),
+            single=("config", "timeout", "isolation_level", "warn_only"),
+            mappings=("options",),
+        )
+        timeout = told.seconds("timeout") or TIMEOUT
         self._cluster = cluster
-        if cluster is None and options.get("config"):
-            self._cluster = KafkaClient(options["config"], timeout=options.get("timeout") or TIMEOUT)
-        self._committed = options.get("isolation_level") == "read_committed"
-        self._warn_only = bool(options.get("warn_only"))
-        self._options = reader_options(options)
+        if cluster is None and told.get("config"):
+            self._cluster = KafkaClient(told.get("config"), timeout=timeout)
+        self._committed = told.one_of("isolation_level", ISOLATION_LEVELS) == "read_committed"
+        self._warn_only = told.is_on("warn_only")
+        self._options = told.reader_options()
 
     @property
     def servers(self) -> str:

@@ -15,11 +15,12 @@ from airflow_ckpt_provider.checkpoint.progress import Progress, read_progress
 from airflow_ckpt_provider.checkpoint.resume import ResumePoint, read_resume_point
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset, Offset, OpaqueOffset, parse_offset
 from airflow_ckpt_provider.checkpoint.sources import SOURCES, SOURCES_EVOLVE, log_directory
-from airflow_ckpt_provider.errors import NoSourceOfKindError, RefusedError, UnreadableLogError
+from airflow_ckpt_provider.errors import NoSourceOfKindError, RefusedError, UnreadableLogError, did_you_mean
 from airflow_ckpt_provider.guards.kafka_identity import KIND, KnownTopics
 from airflow_ckpt_provider.guards.kafka_verdicts import EARLIEST
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, installed_guards, judge_source
 from airflow_ckpt_provider.guards.report import GuardReport, Judgement, SourceReport
+from airflow_ckpt_provider.source_settings import sources_named
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -33,6 +34,7 @@ class GuardedQuery:
     :param batch_id: the batch that will run first; ``None`` where offsets were given by hand.
     :param judgements: what is to be said of the checkpoint itself.
     :param not_compared: why its Kafka topics are not compared with those that a backup recorded, where a repository was given.
+    :param kinds: name -> kind of all sources of the query, also of those that are not asked about; by default of ``sources``.
     """
 
     subject: str
@@ -40,6 +42,27 @@ class GuardedQuery:
     batch_id: int | None = None
     judgements: tuple[Judgement, ...] = ()
     not_compared: str | None = None
+    kinds: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Note the kinds."""
+        if not self.kinds:
+            object.__setattr__(self, "kinds", {source.name: _kind(source) for source in self.sources})
+
+    def refuse_other_sources(self, options: Mapping[str, Mapping[str, Any]]) -> None:
+        """See that every source that settings of our guards name is one of the query, and of that kind as far as is known.
+
+        :param options: kind -> settings, as :class:`GuardSettings` has them.
+        :raises RefusedError: one is not: nothing would heed what was said of it.
+        """
+        for kind, named in sources_named(options).items():
+            fitting = {name for name, there in self.kinds.items() if there in (kind, OpaqueOffset.kind)}
+            if self.kinds and (others := sorted(named - fitting)):
+                there = ", ".join(f"{name} ({of})" for name, of in self.kinds.items())
+                raise RefusedError(
+                    f"{self.subject} has no {kind} source {others[0]!r}, for which options are given",
+                    hint=f"its sources are: {there}",
+                )
 
     def of_kind(self, kind: str, source: str | None = None) -> GuardedQuery:
         """Only the sources of a kind, or one of them; the checkpoint itself is then not judged.
@@ -179,6 +202,7 @@ def guard_query(query: GuardedQuery, settings: GuardSettings, *, guards: Sequenc
     :raises SourceError: a source could not be asked.
     """
     asked = installed_guards(settings) if guards is None else guards
+    judgements = [*query.judgements, *_of_no_guard(settings, asked)]
     kinds: dict[str, list[GuardedSource]] = {}
     for source in query.sources:
         kinds.setdefault(_kind(source), []).append(source)
@@ -192,10 +216,21 @@ def guard_query(query: GuardedQuery, settings: GuardSettings, *, guards: Sequenc
         with ThreadPoolExecutor(len(kinds)) as pool:
             found = dict(report for of_kind in pool.map(judged, kinds.values()) for report in of_kind)
     reports = tuple(found[source.name] for source in query.sources)
-    judgements = query.judgements
     if query.not_compared and KIND in kinds:
-        judgements = (*judgements, Judgement(Verdict.SAFE, query.not_compared))
-    return GuardReport(query.subject, reports, judgements, query.batch_id)
+        judgements.append(Judgement(Verdict.SAFE, query.not_compared))
+    return GuardReport(query.subject, reports, tuple(judgements), query.batch_id)
+
+
+def _of_no_guard(settings: GuardSettings, guards: Sequence[Guard]) -> list[Judgement]:
+    """Say of what kinds there are settings and no guard: what they were to bring to light is not known."""
+    known = sorted({guard.kind for guard in guards})
+    told = sorted(kind for kind, given in settings.options.items() if given and kind not in known)
+    return [
+        Judgement(
+            Verdict.UNKNOWN, f"options are given for {kind!r}, for which there is no guard; {did_you_mean(kind, known)}"
+        )
+        for kind in told
+    ]
 
 
 def _sources_of(facts: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:

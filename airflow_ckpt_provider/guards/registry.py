@@ -11,7 +11,7 @@ It is asked before ours, so it may also take over a kind that we know. What no g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -100,7 +100,7 @@ class Guard(Protocol):
 def installed_guards(settings: GuardSettings) -> tuple[Guard, ...]:
     """All guards, those of other packages first.
 
-    :raises RefusedError: one of another package cannot be loaded.
+    :raises RefusedError: one of another package cannot be loaded; a setting of ours is not known, or not of its form.
     """
     others = []
     for entry in entry_points_of(GROUP):
@@ -111,16 +111,23 @@ def installed_guards(settings: GuardSettings) -> tuple[Guard, ...]:
                 f"the guard {entry.name!r} cannot be loaded: {type(e).__name__}: {e}",
                 hint=f"repair or remove the package that names it in its entry points ({GROUP})",
             ) from e
-    return (*others, *_own_guards(settings))
+    return (*others, *_own_guards(settings, {guard.kind for guard in others}))
 
 
-def _own_guards(settings: GuardSettings) -> list[Guard]:
+def _own_guards(settings: GuardSettings, taken: Collection[str]) -> list[Guard]:
     from airflow_ckpt_provider.guards.delta import DeltaGuard
     from airflow_ckpt_provider.guards.files import FileGuard
     from airflow_ckpt_provider.guards.iceberg import IcebergGuard
     from airflow_ckpt_provider.guards.kafka import KafkaGuard
 
-    return [KafkaGuard(settings), DeltaGuard(settings), IcebergGuard(settings), FileGuard(settings)]
+    found: list[Guard] = []
+    for make in (KafkaGuard, DeltaGuard, IcebergGuard, FileGuard):
+        try:
+            found.append(make(settings))
+        except RefusedError:
+            if make.kind not in taken:  # else the settings are those of the other guard
+                raise
+    return found
 
 
 def judge_source(source: GuardedSource, guards: Sequence[Guard]) -> SourceReport:

@@ -16,12 +16,12 @@ from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.lineage.runs import of_chain_undo
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, ChangeOperator, StoppedQueryOperator
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, text, texts, whole_number, words
-from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
 from airflow_ckpt_provider.operators.place_operators import RepositoryOperator
 from airflow_ckpt_provider.operators.progress_log import ProgressLog
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.rewind import BARE
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
+from airflow_ckpt_provider.operators.source_connections import guards_by_connection
 from airflow_ckpt_provider.operators.spark_restore import restore_by_connection
 from airflow_ckpt_provider.operators.submitting import SubmittingOperator
 from airflow_ckpt_provider.places import open_place
@@ -431,7 +431,7 @@ class ChainRewindOperator(JointOperator):
             Specifier(kind, value),
             begins_with=given,
             exact_replay=flag(self.exact_replay, "exact_replay", empty=True),
-            guards=guards_with_kafka(GuardSettings(), text(self.kafka_config_id)),
+            guards=guards_by_connection(GuardSettings(), text(self.kafka_config_id)),
             look_in=[open_place(uri, text(self.checkpoint_conn_id)) for uri in texts(self.downstream, "downstream")],
             batches=_batches(self.batches),
             chain_id=chain_id,

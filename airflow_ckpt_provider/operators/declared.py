@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context
 
+    from airflow_ckpt_provider.guards.registry import GuardSettings
+
 #: The default of a parameter that has to be given, by itself or by the stream.
 UNSET: Any = object()
 
@@ -120,6 +122,14 @@ class DeclaredOperator(LineageOperator):
             return self.stream
         name = text(self.stream)
         return self.declared_streams().named(name) if name else None
+
+    def declared_guard_settings(self) -> GuardSettings:
+        """The settings of guards that the stream declares; none where the task is of no stream."""
+        from airflow_ckpt_provider.guards.registry import GuardSettings
+        from airflow_ckpt_provider.streams.parameters import connected_guard_options
+
+        stream = self.declared_stream()
+        return GuardSettings(options=connected_guard_options(stream) if stream else {})
 
     def facets_of_every_run(self) -> Mapping[str, Mapping[str, Any]]:
         """What is declared of the stream, for OpenLineage."""

@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.fleet.options import OptionsOfGuards, merged
-from airflow_ckpt_provider.streams.parameters import guard_options
+from airflow_ckpt_provider.streams.parameters import connected_guard_options
 from airflow_ckpt_provider.streams.stream import Stream
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.backup.repository import Repository
-    from airflow_ckpt_provider.guards.registry import Guard, GuardSettings
     from airflow_ckpt_provider.storage.location import Location
-
-#: Among the options of the guard of Kafka: the connection of one stream.
-_CONN_ID = "conn_id"
 
 
 def options_of(streams: Sequence[Stream], given: Mapping[str, OptionsOfGuards]) -> dict[str, OptionsOfGuards]:
@@ -28,23 +24,13 @@ def options_of(streams: Sequence[Stream], given: Mapping[str, OptionsOfGuards]) 
     found = dict(given)
     for stream in streams:
         # A source that needs no option, such as files, is asked too.
-        options: dict[str, dict[str, Any]] = {**{kind: {} for kind in stream.sources}, **guard_options(stream)}
-        if stream.kafka:
-            options["kafka"] = {**options.get("kafka", {}), _CONN_ID: stream.kafka}
+        options: dict[str, dict[str, Any]] = {
+            **{kind: {} for kind in stream.sources},
+            **connected_guard_options(stream),
+        }
         if options:
             found[stream.repository_name] = merged(options, given.get(stream.repository_name, {}))
     return found
-
-
-def guards_of(settings: GuardSettings, kafka_config_id: str | None) -> tuple[Guard, ...]:
-    """The guards; that of Kafka asks the cluster of the stream.
-
-    :param settings: the settings of the guards.
-    :param kafka_config_id: the connection for streams that have none.
-    """
-    from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
-
-    return guards_with_kafka(settings, settings.options.get("kafka", {}).get(_CONN_ID) or kafka_config_id)
 
 
 def repository_of(streams: Sequence[Stream]) -> Repository:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_ckpt_provider.guards.delta import KIND, DeltaGuard
 from airflow_ckpt_provider.guards.query import guard_query
 from airflow_ckpt_provider.operators.declared import UNSET
-from airflow_ckpt_provider.operators.fields import mapping, mapping_or_text, required, text
+from airflow_ckpt_provider.operators.fields import by_source, mapping_or_text, required, text
 from airflow_ckpt_provider.operators.guard_operator import GuardOperator
 from airflow_ckpt_provider.operators.guard_result import conclude, skip_if_absent
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
@@ -58,6 +58,7 @@ class DeltaRetentionGuardOperator(GuardOperator):
         "if_absent",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"tables": "json", "reader_options": "json"}
+    stream_aliases: ClassVar[Mapping[str, str]] = {"reader_options": "delta_reader_options"}
 
     def __init__(
         self,
@@ -82,8 +83,10 @@ class DeltaRetentionGuardOperator(GuardOperator):
         """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be reported."""
         with no_retry_when_refused(), skip_if_absent(self.if_absent):
             reaction = self._reaction()
-            query = self._query().of_kind(KIND, text(self.source))
+            whole = self._query()
+            query = whole.of_kind(KIND, text(self.source))
             settings = self._settings({KIND: self._tables([source.name for source in query.sources])})
+            whole.refuse_other_sources(settings.options)
             return conclude(guard_query(query, settings, guards=[DeltaGuard(settings)]), reaction, context, self)
 
     def _tables(self, sources: list[str]) -> dict[str, Any]:
@@ -91,14 +94,11 @@ class DeltaRetentionGuardOperator(GuardOperator):
         given = mapping_or_text(self.tables, "tables")
         if not isinstance(given, Mapping):
             given = dict.fromkeys(sources, required(given, "tables"))
-        options = mapping(self.reader_options, "reader_options")
-        if not all(isinstance(value, Mapping) for value in options.values()):
-            options = dict.fromkeys(sources, options)
         described = mapping_or_text(self.described, "described") or {}
         if not isinstance(described, Mapping):
             described = dict.fromkeys(sources, described)
         return {
             "tables": {str(source): open_place(str(uri), conn_id) for source, uri in given.items()},
-            "options": options,
+            "options": by_source(self.reader_options, "reader_options", sources),
             "described": {str(source): str(uri) for source, uri in described.items()},
         }

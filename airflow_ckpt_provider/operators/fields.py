@@ -12,10 +12,7 @@ from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.json_text import load_rendered
-from airflow_ckpt_provider.units import parse_duration
-
-_TRUE = frozenset({"true", "yes", "1", "on"})
-_FALSE = frozenset({"false", "no", "0", "off"})
+from airflow_ckpt_provider.units import parse_duration, parse_flag
 
 
 def text(value: Any) -> str | None:
@@ -109,18 +106,29 @@ def whole_number(value: Any, field: str, *, least: int = 0) -> int | None:
     return number
 
 
+def by_source(value: Any, field: str, sources: Iterable[str]) -> dict[str, Any]:
+    """Return a field that is options for all sources, or source -> options, as the latter.
+
+    :param value: a mapping, or text that is one.
+    :param sources: the names of the sources.
+    :raises RefusedError: it is no mapping, or some of it is by source and some is not.
+    """
+    options = mapping(value, field)
+    whole = [isinstance(each, Mapping) for each in options.values()]
+    if all(whole):
+        return dict(options)
+    if any(whole):
+        raise RefusedError(f"{field} is {value!r}: some of it is by source", hint="give options, or source -> options")
+    return dict.fromkeys(sources, options)
+
+
 def flag(value: Any, field: str, *, empty: bool = False) -> bool:
     """Return a field as true or false.
 
     :param empty: what an empty field is, as of a template whose value is missing: that which is safer.
     :raises RefusedError: it is neither.
     """
-    found = (text(value) or str(empty)).lower()
-    if found in _TRUE:
-        return True
-    if found in _FALSE:
-        return False
-    raise RefusedError(f"{field} is {value!r}", hint="give true or false")
+    return empty if text(value) is None else parse_flag(value, field=field)
 
 
 def one_of(value: Any, field: str, choices: tuple[str, ...]) -> str:

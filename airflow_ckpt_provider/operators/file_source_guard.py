@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_ckpt_provider.guards.files import KIND, FileGuard
 from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
-from airflow_ckpt_provider.operators.fields import mapping, one_of, text
+from airflow_ckpt_provider.operators.fields import by_source, one_of, text
 from airflow_ckpt_provider.operators.guard_result import REACTIONS, conclude, skip_if_absent
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
@@ -55,6 +55,7 @@ class FileSourceGuardOperator(CheckpointOperator):
         "if_absent",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"reader_options": "json"}
+    stream_aliases: ClassVar[Mapping[str, str]] = {"reader_options": "file_reader_options"}
     ui_color = "#fff2cc"
 
     def __init__(
@@ -78,10 +79,10 @@ class FileSourceGuardOperator(CheckpointOperator):
         """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be reported."""
         with no_retry_when_refused(), skip_if_absent(self.if_absent):
             reaction = one_of(self.on_finding, "on_finding", REACTIONS)
-            query = from_checkpoint(self._checkpoint_place()).of_kind(KIND, text(self.source))
-            options = mapping(self.reader_options, "reader_options")
-            if not all(isinstance(value, Mapping) for value in options.values()):
-                options = dict.fromkeys((source.name for source in query.sources), options)
+            whole = from_checkpoint(self._checkpoint_place())
+            query = whole.of_kind(KIND, text(self.source))
+            options = by_source(self.reader_options, "reader_options", [source.name for source in query.sources])
             conn_id = text(self.input_conn_id)
             settings = GuardSettings(options={KIND: {"open": lambda uri: open_place(uri, conn_id), "options": options}})
+            whole.refuse_other_sources(settings.options)
             return conclude(guard_query(query, settings, guards=[FileGuard(settings)]), reaction, context, self)

@@ -13,7 +13,6 @@ from airflow_ckpt_provider.fleet.limits import DEPTH, WORKERS
 from airflow_ckpt_provider.links.page import CheckpointsPageLink, page_of
 from airflow_ckpt_provider.operators.declared_fleet import (
     checkpoint_place,
-    guards_of,
     options_of,
     repository_of,
 )
@@ -22,6 +21,7 @@ from airflow_ckpt_provider.operators.guard_result import REACTIONS
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.place_operators import RepositoryOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.operators.source_connections import guards_by_connection
 from airflow_ckpt_provider.streams.stream import Stream as DeclaredStream
 from airflow_ckpt_provider.units import parse_seconds
 
@@ -154,7 +154,7 @@ class FleetReportOperator(RepositoryOperator):
     :param min_time_to_loss: the least time for which the sources must have what is read next; ``None`` likewise. (templated)
     :param kafka_config_id: Airflow connection of type ``kafka``; without it and options, no guard is asked. (templated)
     :param options: what else guards need, by kind of source, for all streams. (templated)
-    :param stream_options: the same for single streams: ``{"orders": {"delta": {"table.0": "s3://lake/t"}}}``. (templated)
+    :param stream_options: the same for single streams: ``{"orders": {"delta": {"tables": {"0": "s3://lake/t"}}}}``. (templated)
     :param sizes: list all files of each checkpoint for its size too, not only of its backup. (templated)
     :param on_finding: ``"fail"`` the task where there are problems, or ``"warn"``. (templated)
     :param workers: streams read at the same time.
@@ -245,7 +245,7 @@ class FleetReportOperator(RepositoryOperator):
                 limits=limits,
                 own_limits={uri: Limits.of(stream, limits) for uri, stream in places.items()},
                 objectives={uri: stream.objectives for uri, stream in places.items()},
-                guards=(lambda told: guards_of(told, kafka)) if kafka or settings.options or own else None,
+                guards=(lambda told: guards_by_connection(told, kafka)) if kafka or settings.options or own else None,
                 settings=settings,
                 options=own,
                 sizes=flag(self.sizes, "sizes"),

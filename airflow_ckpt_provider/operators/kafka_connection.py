@@ -10,7 +10,6 @@ from airflow_ckpt_provider.errors import MissingExtraError, RefusedError
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.guards.kafka_client import KafkaClient
-    from airflow_ckpt_provider.guards.registry import Guard, GuardSettings
 
 
 def open_kafka(kafka_config_id: str, *, timeout: float | None = None) -> KafkaClient:
@@ -42,20 +41,3 @@ def open_kafka(kafka_config_id: str, *, timeout: float | None = None) -> KafkaCl
             f"connection {kafka_config_id!r} is no configuration of a Kafka client: {e}",
             hint='its extra is JSON of librdkafka\'s settings, such as {"bootstrap.servers": "host:9092"}',
         ) from e
-
-
-def guards_with_kafka(settings: GuardSettings, kafka_config_id: str | None) -> tuple[Guard, ...]:
-    """All installed guards; that of Kafka asks the cluster behind a connection.
-
-    :param settings: the settings of the guards.
-    :param kafka_config_id: id of the connection; ``None``: as the settings say.
-    """
-    from airflow_ckpt_provider.guards.registry import installed_guards
-
-    guards = installed_guards(settings)
-    if kafka_config_id is None:
-        return guards
-    from airflow_ckpt_provider.guards.kafka import KafkaGuard
-
-    with_connection = KafkaGuard(settings, open_kafka(kafka_config_id))
-    return tuple(with_connection if isinstance(guard, KafkaGuard) else guard for guard in guards)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, RefusedError
 from airflow_ckpt_provider.json_text import load_rendered
-from airflow_ckpt_provider.operators.fields import flag, one_of, required, text
+from airflow_ckpt_provider.operators.fields import by_source, flag, one_of, required, text
 from airflow_ckpt_provider.operators.guard_operator import GuardOperator
 from airflow_ckpt_provider.operators.guard_result import REACTIONS, conclude, skip_if_absent
 from airflow_ckpt_provider.operators.masking import MaskingOperator
@@ -61,6 +61,8 @@ class KafkaRetentionGuardOperator(GuardOperator):
     :param kafka_config_id: Airflow connection of type ``kafka``. (templated)
     :param source: position (``"0"``) or name of one source; ``None``: all Kafka sources of the query. (templated)
     :param offsets: Kafka offsets instead of a checkpoint, as Spark's ``startingOffsets``: text or mapping. (templated)
+    :param reader_options: options of the query's reader that say which topics it reads (``subscribePattern``, ``subscribe``,
+        ``assign``), which no checkpoint records, or source -> options. (templated)
     :param isolation_level: the query's ``kafka.isolation.level``. (templated)
     :param on_short_retention: as ``on_finding``, for a retention that is too short for ``max_downtime``. (templated)
     :param raise_retention: raise ``retention.ms`` where it is too short for ``max_downtime``. (templated)
@@ -75,13 +77,15 @@ class KafkaRetentionGuardOperator(GuardOperator):
         "kafka_config_id",
         "source",
         "offsets",
+        "reader_options",
         "isolation_level",
         "on_short_retention",
         "raise_retention",
         "raise_retention_to_at_most",
         "if_absent",
     )
-    template_fields_renderers: ClassVar[dict[str, str]] = {"offsets": "json"}
+    template_fields_renderers: ClassVar[dict[str, str]] = {"offsets": "json", "reader_options": "json"}
+    stream_aliases: ClassVar[Mapping[str, str]] = {"reader_options": "kafka_reader_options"}
 
     def __init__(
         self,
@@ -89,6 +93,7 @@ class KafkaRetentionGuardOperator(GuardOperator):
         kafka_config_id: str = "kafka_default",
         source: str | int | None = None,
         offsets: str | Mapping[str, Any] | None = None,
+        reader_options: Mapping[str, Any] | None = None,
         isolation_level: str = "read_uncommitted",
         on_short_retention: str = "fail",
         raise_retention: bool | str = False,
@@ -101,6 +106,7 @@ class KafkaRetentionGuardOperator(GuardOperator):
         self.kafka_config_id = kafka_config_id
         self.source = source
         self.offsets = offsets
+        self.reader_options = reader_options
         self.isolation_level = isolation_level
         self.on_short_retention = on_short_retention
         self.raise_retention = raise_retention
@@ -115,9 +121,12 @@ class KafkaRetentionGuardOperator(GuardOperator):
         from airflow_ckpt_provider.operators.kafka_connection import open_kafka
 
         with no_retry_when_refused(), skip_if_absent(self.if_absent):
-            reaction, settings = self._reaction(), self._settings({"kafka": self._options()})
+            reaction = self._reaction()
             offsets = self.offsets if isinstance(self.offsets, Mapping) else text(self.offsets)
-            query = self._query(offsets).of_kind("kafka", text(self.source))
+            whole = self._query(offsets)
+            query = whole.of_kind("kafka", text(self.source))
+            settings = self._settings({"kafka": self._options([source.name for source in query.sources])})
+            whole.refuse_other_sources(settings.options)
             # After the query: a stream without Kafka needs no connection to it.
             cluster = open_kafka(required(self.kafka_config_id, "kafka_config_id"), timeout=self.timeout)
             report = self._judge(query, settings, cluster)
@@ -137,9 +146,12 @@ class KafkaRetentionGuardOperator(GuardOperator):
                 raise
         return {**result, "raised": [change.to_json() for change in raised]}
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self, sources: list[str]) -> dict[str, Any]:
+        from airflow_ckpt_provider.guards.kafka import ISOLATION_LEVELS
+
         return {
-            "isolation_level": one_of(self.isolation_level, "isolation_level", ("read_uncommitted", "read_committed")),
+            "options": by_source(self.reader_options, "reader_options", sources),
+            "isolation_level": one_of(self.isolation_level, "isolation_level", ISOLATION_LEVELS),
             "warn_only": one_of(self.on_short_retention, "on_short_retention", REACTIONS) == "warn",
         }
 

@@ -33,7 +33,8 @@ class RecoveryPreflightOperator(GuardOperator):
     .. seealso:: :doc:`/howto/preflight`
 
     :param kafka_config_id: Airflow connection of type ``kafka``; ``None``: Kafka sources are ``UNKNOWN``. (templated)
-    :param options: what else guards need, by kind of source: ``{"kinesis": {"region": "eu-west-1"}}``. (templated)
+    :param options: what else guards need, by kind of source: ``{"delta": {"tables": {"0": "s3://lake/t"}, "conn_id": "aws"}}``.
+        (templated)
     """
 
     template_fields: Sequence[str] = (*GuardOperator.template_fields, "kafka_config_id", "options")
@@ -53,10 +54,12 @@ class RecoveryPreflightOperator(GuardOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be reported."""
         from airflow_ckpt_provider.guards.query import guard_query
-        from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
+        from airflow_ckpt_provider.operators.source_connections import guards_by_connection
 
         with no_retry_when_refused():
             reaction, settings = self._reaction(), self._settings(mapping(self.options, "options"))
-            guards = guards_with_kafka(settings, text(self.kafka_config_id))
-            report = guard_query(self._query(), settings, guards=guards)
+            guards = guards_by_connection(settings, text(self.kafka_config_id))
+            query = self._query()
+            query.refuse_other_sources(settings.options)
+            report = guard_query(query, settings, guards=guards)
             return {**conclude(report, reaction, context, self), "markdown": report.to_markdown()}

@@ -152,14 +152,13 @@ class NewCheckpointOperator(StoppingOperator, CheckpointOperator, StreamOperator
         return {"tables": list(mapping(self.tables, "tables").values()), "servers": servers}
 
     def _plan(self, checkpoint: Location, place: Location, seal_id: str | None) -> ResetPlan:
-        from airflow_ckpt_provider.guards.registry import GuardSettings
-        from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
+        from airflow_ckpt_provider.operators.source_connections import guards_by_connection
         from airflow_ckpt_provider.places import open_place
         from airflow_ckpt_provider.recovery.positions.asking import partitions_of
         from airflow_ckpt_provider.recovery.reset.planning import plan_reset
 
         kafka = text(self.kafka_config_id)
-        self._guards = guards_with_kafka(GuardSettings(), kafka) if kafka else None
+        self._guards = guards_by_connection(self.declared_guard_settings(), kafka) if kafka else None
         tables = {
             s: open_place(required(uri, "tables"), text(self.sink_conn_id))
             for s, uri in mapping(self.tables, "tables").items()

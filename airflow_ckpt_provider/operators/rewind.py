@@ -138,8 +138,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
         return self._carried_out({**shown, "outcome": outcome.to_json()}, context)
 
     def _plan(self, checkpoint: Checkpoint, place: Location, seal_id: str | None) -> RewindPlan:
-        from airflow_ckpt_provider.guards.registry import GuardSettings
-        from airflow_ckpt_provider.operators.kafka_connection import guards_with_kafka
+        from airflow_ckpt_provider.operators.source_connections import guards_by_connection
         from airflow_ckpt_provider.places import open_place
         from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
         from airflow_ckpt_provider.recovery.rewind.specifier import KINDS, Specifier
@@ -155,7 +154,7 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
             name=text(self.name),
             exact_replay=flag(self.exact_replay, "exact_replay", empty=True),
             backup=text(self.backup_id),
-            guards=guards_with_kafka(GuardSettings(), text(self.kafka_config_id)),
+            guards=guards_by_connection(self.declared_guard_settings(), text(self.kafka_config_id)),
             downstream=[open_place(uri, text(self.checkpoint_conn_id)) for uri in texts(self.downstream, "downstream")],
             seal_id=seal_id,
         )

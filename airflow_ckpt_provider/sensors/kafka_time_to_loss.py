@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
@@ -17,7 +17,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_ckpt_provider.errors import CkptError, NoSourceOfKindError, SourceError
 from airflow_ckpt_provider.operators.declared import UNSET
-from airflow_ckpt_provider.operators.fields import required, text
+from airflow_ckpt_provider.operators.fields import mapping, required, text
 from airflow_ckpt_provider.operators.guard_result import skip_if_absent
 from airflow_ckpt_provider.operators.masking import MaskingOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
@@ -60,6 +60,9 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
     :param checkpoint_conn_id: Airflow connection to reach it; ``None``: the environment's own credentials. (templated)
     :param kafka_config_id: Airflow connection of type ``kafka``. (templated)
     :param source: position (``"0"``) or name of one source; ``None``: all Kafka sources. (templated)
+    :param reader_options: options of the query's reader that say which topics it reads (``subscribePattern``, ``subscribe``,
+        ``assign``), which no checkpoint records, or source -> options. (templated)
+    :param isolation_level: the query's ``kafka.isolation.level``. (templated)
     :param threshold: fire when less than this is left, such as ``"6h"``. (templated)
     :param if_absent: ``"fail"`` where the query has no Kafka source, or ``"skip"`` the task: for one guard over streams of
         several kinds. A source of unknown kind is no reason to skip. (templated)
@@ -72,9 +75,13 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
         "checkpoint_conn_id",
         "kafka_config_id",
         "source",
+        "reader_options",
+        "isolation_level",
         "threshold",
         "if_absent",
     )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"reader_options": "json"}
+    stream_aliases: ClassVar[Mapping[str, str]] = {"reader_options": "kafka_reader_options"}
     ui_color = "#fff2cc"
 
     def __init__(
@@ -84,6 +91,8 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
         checkpoint_conn_id: str | None = None,
         kafka_config_id: str = "kafka_default",
         source: str | int | None = None,
+        reader_options: Mapping[str, Any] | None = None,
+        isolation_level: str = "read_uncommitted",
         threshold: str = "6h",
         if_absent: str = "fail",
         poll_interval: timedelta | float = 60.0,
@@ -96,6 +105,8 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
         self.checkpoint_conn_id = checkpoint_conn_id
         self.kafka_config_id = kafka_config_id
         self.source = source
+        self.reader_options = reader_options
+        self.isolation_level = isolation_level
         self.threshold = threshold
         self.if_absent = if_absent
         self.deferrable = deferrable
@@ -118,6 +129,7 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
                 checkpoint_conn_id=text(self.checkpoint_conn_id),
                 kafka_config_id=required(self.kafka_config_id, "kafka_config_id"),
                 source=text(self.source),
+                options=self._options(),
                 threshold=self._threshold(),
                 poll_interval=self.poke_interval,
                 end_time=time.time() + self.timeout,
@@ -137,6 +149,7 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
                     text(self.checkpoint_conn_id),
                     required(self.kafka_config_id, "kafka_config_id"),
                     text(self.source),
+                    self._options(),
                 )
             except SourceError as e:
                 self._unknown = str(e)
@@ -184,6 +197,12 @@ class KafkaTimeToLossSensor(MaskingOperator, BaseSensorOperator):
             f"UNKNOWN: whether Kafka keeps what {text(self.stream) or self.checkpoint} has not read for {self.threshold}: {why}\n"
             "HINT: see that the broker answers to the connection; `airflow-ckpt guard` asks it"
         )
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "reader_options": mapping(self.reader_options, "reader_options"),
+            "isolation_level": text(self.isolation_level),
+        }
 
     def _threshold(self) -> float:
         return parse_seconds(required(self.threshold, "threshold"), field="threshold")

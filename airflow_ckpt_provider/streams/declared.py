@@ -10,6 +10,7 @@ from datetime import timedelta
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
+from airflow_ckpt_provider.errors import did_you_mean
 from airflow_ckpt_provider.streams.kinds import (
     INVALID,
     Choice,
@@ -23,7 +24,7 @@ from airflow_ckpt_provider.streams.kinds import (
     Whole,
     wrong,
 )
-from airflow_ckpt_provider.streams.problems import DeclarationError, Path, Problem, did_you_mean
+from airflow_ckpt_provider.streams.problems import DeclarationError, Path, Problem
 
 
 class Declared:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Protocol
 
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import RefusedError, did_you_mean
 from airflow_ckpt_provider.redaction import HIDDEN, is_secret_name, redacted_text
-from airflow_ckpt_provider.streams.problems import Path, Problem, did_you_mean
+from airflow_ckpt_provider.streams.problems import Path, Problem
 from airflow_ckpt_provider.units import parse_duration
 
 #: In the place of a value that has a problem.

@@ -12,11 +12,11 @@ from typing import Any
 
 import yaml
 
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import RefusedError, did_you_mean
 from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.streams.declared import kinds_of, read_fields
 from airflow_ckpt_provider.streams.kinds import INVALID, NameOfStream, wrong
-from airflow_ckpt_provider.streams.problems import DeclarationError, Path, Problem, did_you_mean
+from airflow_ckpt_provider.streams.problems import DeclarationError, Path, Problem
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.streams.streams import Streams
 from airflow_ckpt_provider.units import format_size

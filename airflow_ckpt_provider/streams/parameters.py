@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_ckpt_provider.streams.stream import Stream
+from airflow_ckpt_provider.source_settings import SourceSettings
+from airflow_ckpt_provider.streams.stream import Source, Stream
 from airflow_ckpt_provider.units import exact_duration
 
 #: A place -> the parameters that belong to it: whoever gives another place does not get these of the stream. That the application
@@ -36,7 +37,7 @@ def parameters_of(stream: Stream) -> dict[str, Any]:
         "progress_log_conn_id": (driver.conn_id or storage) if driver.progress_log or driver.log else None,
     }
     delta, files = stream.sources.get("delta"), stream.sources.get("file")
-    tables = dict(delta.tables) if delta else {}
+    tables = _tables(delta) if delta else {}
     tables_conn_id = (delta.conn_id or storage) if delta else None
     threshold = watch.min_time_to_loss or stream.max_downtime
     found = {
@@ -57,7 +58,9 @@ def parameters_of(stream: Stream) -> dict[str, Any]:
         "delta_tables": tables,
         "delta_conn_id": tables_conn_id,
         "input_conn_id": (files.conn_id or storage) if files else None,
-        "options": guard_options(stream),
+        "options": connected_guard_options(stream),
+        "isolation_level": (kafka.options if (kafka := stream.sources.get("kafka")) else {}).get("isolation_level"),
+        **{f"{kind}_reader_options": _reader_options(stream, kind) for kind in ("kafka", "delta", "file")},
         "max_downtime": stream.max_downtime and exact_duration(stream.max_downtime),
         "threshold": threshold and exact_duration(threshold),
         "keep": dict(stream.retention),
@@ -74,11 +77,35 @@ def guard_options(stream: Stream) -> dict[str, dict[str, Any]]:
 
     :param stream: the stream.
     """
-    found = {
-        kind: {**({"tables": dict(source.tables)} if source.tables else {}), **source.options}
+    found = {kind: _given({"tables": _tables(source), **source.options}) for kind, source in stream.sources.items()}
+    return {kind: options for kind, options in found.items() if options}
+
+
+def _tables(source: Source) -> dict[str, str]:
+    """The table of each source. Declarations of before say `table.0` for source 0."""
+    return {name.removeprefix("table."): table for name, table in source.tables.items()}
+
+
+def connected_guard_options(stream: Stream) -> dict[str, dict[str, Any]]:
+    """Return the same with the Airflow connection by which each kind of source is reached: ``conn_id``.
+
+    :param stream: the stream.
+    """
+    found = guard_options(stream)
+    connections = {
+        kind: source.conn_id or (stream.storage_conn_id if source.tables or kind == "file" else None)
         for kind, source in stream.sources.items()
     }
-    return {kind: options for kind, options in found.items() if options}
+    for kind, conn_id in {**connections, "kafka": stream.kafka}.items():
+        if conn_id:
+            found[kind] = {"conn_id": conn_id, **found.get(kind, {})}
+    return found
+
+
+def _reader_options(stream: Stream, kind: str) -> dict[str, dict[str, str]]:
+    """What the stream says of the readers of one kind of source, by source."""
+    source = stream.sources.get(kind)
+    return SourceSettings.any(kind, source.options).reader_options() if source else {}
 
 
 def _sinks(stream: Stream) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from airflow_ckpt_provider.errors import RefusedError
@@ -56,15 +55,3 @@ def dotted(path: Path) -> str:
     """Show where a value stands: ``streams.orders.sinks[0]``."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
-
-
-def did_you_mean(word: str, known: Collection[str]) -> str:
-    """Make the hint for a word that is not known.
-
-    :param word: what was written.
-    :param known: the words that there are.
-    """
-    if close := difflib.get_close_matches(word, known, n=1, cutoff=0.6):
-        return f"did you mean {close[0]!r}?"
-    shown = sorted(known)
-    return f"known: {', '.join(shown[:12])}{', …' if len(shown) > 12 else ''}" if shown else "there are none"

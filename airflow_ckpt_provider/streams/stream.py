@@ -37,7 +37,7 @@ class Source(Declared):
     """One kind of source that the query reads.
 
     :param conn_id: Airflow connection by which a guard asks it; for `kafka` a connection of type `kafka`.
-    :param tables: `delta` and `iceberg`: the table of each source, by the source's name such as `table.0`.
+    :param tables: `delta` and `iceberg`: the table of each source, by its position in the query such as `0`, or its name.
     :param options: what else its guard needs, as `options` of RecoveryPreflightOperator has it for this kind.
     """
 

@@ -6,8 +6,8 @@ import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.streams.problems import DeclarationError, Path, Problem, did_you_mean
+from airflow_ckpt_provider.errors import RefusedError, did_you_mean
+from airflow_ckpt_provider.streams.problems import DeclarationError, Path, Problem
 from airflow_ckpt_provider.streams.stream import Stream
 
 _SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}

@@ -20,19 +20,30 @@ if TYPE_CHECKING:
 _NAMED = 6
 
 
-def look(checkpoint: str, checkpoint_conn_id: str | None, kafka_config_id: str, source: str | None) -> GuardReport:
+def look(
+    checkpoint: str,
+    checkpoint_conn_id: str | None,
+    kafka_config_id: str,
+    source: str | None,
+    options: Mapping[str, Any],
+) -> GuardReport:
     """Look once: the resume point as it is now, and the broker.
 
+    :param options: ``reader_options`` and ``isolation_level`` of the query, as the sensor has them.
     :raises CkptError: the checkpoint or the broker could not be asked.
     """
     from airflow_ckpt_provider.guards.kafka import KafkaGuard
     from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
     from airflow_ckpt_provider.guards.registry import GuardSettings
+    from airflow_ckpt_provider.operators.fields import by_source
     from airflow_ckpt_provider.operators.kafka_connection import open_kafka
     from airflow_ckpt_provider.places import open_place
 
-    settings = GuardSettings()
-    query = from_checkpoint(open_place(checkpoint, checkpoint_conn_id)).of_kind("kafka", source)
+    whole = from_checkpoint(open_place(checkpoint, checkpoint_conn_id))
+    query = whole.of_kind("kafka", source)
+    readers = by_source(options.get("reader_options"), "reader_options", [each.name for each in query.sources])
+    settings = GuardSettings(options={"kafka": {"options": readers, "isolation_level": options.get("isolation_level")}})
+    whole.refuse_other_sources(settings.options)
     return guard_query(query, settings, guards=[KafkaGuard(settings, open_kafka(kafka_config_id))])
 
 
@@ -111,6 +122,7 @@ class KafkaTimeToLossTrigger(BaseTrigger):
     :param checkpoint_conn_id: Airflow connection to reach it.
     :param kafka_config_id: Airflow connection of type ``kafka``.
     :param source: position or name of one source; ``None``: all Kafka sources.
+    :param options: ``reader_options`` and ``isolation_level`` of the query, as the sensor has them; tasks of before have none.
     :param threshold: seconds.
     :param poll_interval: seconds between two polls.
     :param end_time: when to give up, seconds since the epoch.
@@ -126,12 +138,14 @@ class KafkaTimeToLossTrigger(BaseTrigger):
         threshold: float,
         poll_interval: float,
         end_time: float,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.checkpoint = checkpoint
         self.checkpoint_conn_id = checkpoint_conn_id
         self.kafka_config_id = kafka_config_id
         self.source = source
+        self.options = dict(options or {})
         self.threshold = threshold
         self.poll_interval = poll_interval
         self.end_time = end_time
@@ -145,6 +159,7 @@ class KafkaTimeToLossTrigger(BaseTrigger):
                 "checkpoint_conn_id": self.checkpoint_conn_id,
                 "kafka_config_id": self.kafka_config_id,
                 "source": self.source,
+                "options": self.options,
                 "threshold": self.threshold,
                 "poll_interval": self.poll_interval,
                 "end_time": self.end_time,
@@ -157,7 +172,7 @@ class KafkaTimeToLossTrigger(BaseTrigger):
             unknown: str | None
             try:
                 report = await in_thread(
-                    look, self.checkpoint, self.checkpoint_conn_id, self.kafka_config_id, self.source
+                    look, self.checkpoint, self.checkpoint_conn_id, self.kafka_config_id, self.source, self.options
                 )
                 if is_due(report, self.threshold):
                     yield TriggerEvent({"status": "due", "report": report.to_json()})

@@ -16,7 +16,7 @@ PACKAGE = "airflow_ckpt_provider"
 ROOT = Path(__file__).parents[2] / PACKAGE
 
 #: What every layer may use; of these, json_text may use errors, and errors redaction.
-BOTTOM = {"errors", "fingerprint", "json_text", "markdown", "redaction", "units"}
+BOTTOM = {"errors", "fingerprint", "json_text", "markdown", "redaction", "source_settings", "units"}
 #: Layer of the pure core -> what it may import of this package, beside itself, the bottom and the version.
 MAY_IMPORT: dict[str, set[str]] = {
     "redaction": set(),
@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fingerprint": set(),
     "json_text": set(),
     "markdown": set(),
+    "source_settings": set(),
     "units": set(),
     "storage": set(),
     "verdict": {"storage"},
@@ -54,7 +55,18 @@ MAY_LOAD = {"_yaml", "cramjam", "cython_runtime", "fsspec", "lz4", "yaml"}
 #: `guards` holds one client a file and `jobs` are Spark applications: both load more than the core may.
 PURE = ("redaction", "errors", "fingerprint", "json_text", "storage", "verdict", "checkpoint", "backup")
 PURE += ("sinks", "change", "recovery")
-PURE += ("lakeflow", "upgrade", "fleet", "advisor", "streams", "lineage", "units", "page", "markdown")
+PURE += (
+    "source_settings",
+    "lakeflow",
+    "upgrade",
+    "fleet",
+    "advisor",
+    "streams",
+    "lineage",
+    "units",
+    "page",
+    "markdown",
+)
 #: Layer -> what it loads besides.
 LOADS_TOO = {"page": {"jinja2", "markupsafe"}}
 #: What talks to a network, or brings a framework along.

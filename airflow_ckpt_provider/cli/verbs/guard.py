@@ -10,8 +10,9 @@ from rich.text import Text
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
-from airflow_ckpt_provider.cli.guard_options import options_of_guards
+from airflow_ckpt_provider.cli.guard_options import declared_options, options_of_guards
 from airflow_ckpt_provider.cli.kafka_config import configuration
+from airflow_ckpt_provider.fleet.options import merged
 from airflow_ckpt_provider.guards.query import guard_query
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.guards.report import GuardReport, SourceReport
@@ -36,9 +37,11 @@ def guard(call: Call) -> Answer:
         offsets=args.offsets,
         name_is_declared=_is_declared(call),
     )
+    settings = _settings(call)
+    query.refuse_other_sources(settings.options)
     if args.source is not None:
         query = query.one(args.source)
-    report = guard_query(query, _settings(call))
+    report = guard_query(query, settings)
     if call.screen and args.markdown:
         call.screen.print(report.to_markdown(), soft_wrap=True)
     elif call.screen:
@@ -54,7 +57,7 @@ def _is_declared(call: Call) -> bool:
 
 def _settings(call: Call) -> GuardSettings:
     args = call.args
-    options = options_of_guards(args.option)
+    options = merged(declared_options(call), options_of_guards(args.option))
     kafka = options.setdefault("kafka", {})
     if args.kafka_config:
         kafka["config"] = configuration(args.kafka_config)

@@ -20,10 +20,12 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.cli.changing import how_to_apply, repository_place, show_plan, sinks_of
+from airflow_ckpt_provider.cli.guard_options import declared_options
 from airflow_ckpt_provider.cli.kafka_config import configuration
 from airflow_ckpt_provider.cli.offsets import in_words
 from airflow_ckpt_provider.cli.options import warn_of
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.fleet.options import merged
 from airflow_ckpt_provider.guards.delta_log import is_delta_table
 from airflow_ckpt_provider.guards.registry import Guard, GuardSettings, installed_guards
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
@@ -89,9 +91,9 @@ def _policy(chosen: str | None) -> SinkPolicy | None:
 
 
 def guards_of(call: Call) -> tuple[Guard, ...]:
-    """All installed guards; that of Kafka asks the brokers of ``--kafka-config``."""
-    kafka = {"config": configuration(call.args.kafka_config)} if call.args.kafka_config else {}
-    return installed_guards(GuardSettings(options={"kafka": kafka}))
+    """All installed guards, with what the stream declares; that of Kafka asks the brokers of ``--kafka-config``."""
+    kafka = {"kafka": {"config": configuration(call.args.kafka_config)}} if call.args.kafka_config else {}
+    return installed_guards(GuardSettings(options=merged(declared_options(call), kafka)))
 
 
 def specifier_of(call: Call) -> Specifier:

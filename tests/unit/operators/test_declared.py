@@ -30,7 +30,7 @@ defaults: {repository: s3://backups/streams, repository_conn_id: aws_backups, st
 streams:
   orders:
     checkpoint: s3://lake/checkpoints/orders
-    sources: {kafka: {conn_id: kafka_prod}, delta: {tables: {table.0: s3://lake/customers}}}
+    sources: {kafka: {conn_id: kafka_prod}, delta: {tables: {"0": s3://lake/customers}}}
     sinks: [s3://lake/tables/orders, {sink: foreachBatch, txn_app_id: batch}]
     driver: {progress_log: s3://lake/logs/orders.jsonl}
     spark_conn_id: spark_prod
@@ -123,7 +123,10 @@ def test_a_restore_goes_to_the_checkpoint_and_rules_and_guards_come_from_the_str
     preflight = rendered(RecoveryPreflightOperator(task_id="p", stream="orders"))
     assert (preflight.max_downtime, preflight.options) == (
         "1d12h",
-        {"delta": {"tables": {"table.0": "s3://lake/customers"}}},
+        {
+            "delta": {"conn_id": "aws_lake", "tables": {"0": "s3://lake/customers"}},
+            "kafka": {"conn_id": "kafka_prod"},
+        },
     )
 
 

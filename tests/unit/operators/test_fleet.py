@@ -175,14 +175,12 @@ class TestGivenBesidesADeclaration:
     def test_options_are_added_to_those_of_the_stream(self) -> None:
         """Without its connection, the guard of Kafka would ask the cluster of all other streams."""
         kafka = {"conn_id": "kafka_prod", "options": {"buffer": "1h", "timeout": 5}}
-        stream = Stream(
-            "orders", checkpoint="/orders", sources={"kafka": kafka, "delta": {"tables": {"table.0": "/t"}}}
-        )
+        stream = Stream("orders", checkpoint="/orders", sources={"kafka": kafka, "delta": {"tables": {"0": "/t"}}})
         given = {"orders": {"kafka": {"buffer": "2h"}}, "other": {"file": {"x": 1}}}
         assert options_of([stream], given) == {
             "orders": {
                 "kafka": {"conn_id": "kafka_prod", "buffer": "2h", "timeout": 5},
-                "delta": {"tables": {"table.0": "/t"}},
+                "delta": {"tables": {"0": "/t"}},
             },
             "other": {"file": {"x": 1}},
         }
