@@ -78,7 +78,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
         stateful operators, as after it was deleted or moved; refused otherwise. Changes by this package need no word. (templated)
     :param create: make the repository if its place is empty. Without it, a place that holds no repository is refused: it may be
         mistyped, or not mounted. (templated)
-    :param workers: files copied at the same time.
+    :param workers: files copied at the same time. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -93,6 +93,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
         "immutable_for",
         "new_life",
         "create",
+        "workers",
         *ExecutorsOperator.template_fields,
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"tags": "json"}
@@ -111,7 +112,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
         immutable_for: timedelta | str | None = None,
         new_life: bool | str = False,
         create: bool | str = False,
-        workers: int = WORKERS,
+        workers: int | str = WORKERS,
         **kwargs: Any,
     ) -> None:
         from airflow_ckpt_provider.assets import BACKUPS
@@ -174,11 +175,14 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
         )
         return self._old(manifest, repository, already_done=True)
 
+    def _workers(self) -> int:
+        return whole_number(self.workers, "workers", least=1) or WORKERS
+
     def _old(self, manifest: Manifest, repository: Repository, **why: bool) -> dict[str, Any]:
         """The summary of a backup that was there already, locked again."""
         from airflow_ckpt_provider.backup.immutability import Immutability
 
-        immutability = Immutability(repository, self._immutable_for(), self.workers)
+        immutability = Immutability(repository, self._immutable_for(), self._workers())
         immutability.check()
         immutability.lock_objects(manifest)
         until = immutability.lock_manifest(manifest)
@@ -217,7 +221,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
         chosen = self._engine()
         if chosen == "spark":
             return self._take_on_spark(checkpoint, repository, about, skips=skips)
-        threads = Threads(self.workers)
+        threads = Threads(self._workers())
         try:
             result = create_backup(
                 checkpoint,
@@ -297,7 +301,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
                 f"Spark ended well, and {repository.location} has no new backup of {name}",
                 hint="see that the cluster means the same place by this address",
             )
-        until = Immutability(repository, about["immutable_for"], self.workers).lock_manifest(manifest)
+        until = Immutability(repository, about["immutable_for"], self._workers()).lock_manifest(manifest)
         return self._summary(
             manifest, repository, copied_files=None, copied_bytes=None, seconds=None, immutable_until=until
         )

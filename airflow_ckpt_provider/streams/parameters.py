@@ -68,6 +68,7 @@ def parameters_of(stream: Stream) -> dict[str, Any]:
         "restorable_batches": stream.backup.restorable_batches,
         "immutable_for": stream.backup.immutable_for and exact_duration(stream.backup.immutable_for),
         "create": stream.backup.create,
+        "workers": stream.backup.workers,
     }
     return _given(found)
 

@@ -130,6 +130,14 @@ def test_a_restore_goes_to_the_checkpoint_and_rules_and_guards_come_from_the_str
     )
 
 
+def test_how_a_stream_is_backed_up() -> None:
+    """`workers` was accepted, and nothing heeded it."""
+    backup = {"workers": 3, "restorable_batches": 5, "immutable_for": "30d", "create": True}
+    stream = Stream("orders", checkpoint="/ck/orders", repository="/backups", backup=backup)
+    task = rendered(CheckpointBackupOperator(task_id="b", stream=stream))
+    assert {field: getattr(task, field) for field in backup} == {**backup, "immutable_for": "30d"}
+
+
 def test_what_is_given_comes_first_and_a_place_brings_its_own_connection(streams_file: Path) -> None:
     task = rendered(
         CheckpointRewindOperator(
