@@ -10,14 +10,14 @@ from airflow_ckpt_provider.units import parse_flag, parse_seconds
 
 #: Setting -> what it is called before a source or a name, as a shell gives it: ``table.0``, ``option.0.ignoreDeletes``.
 _FLAT = {"options": "option.", "tables": "table.", "described": "described.", "catalog": "catalog."}
-#: What every kind may be told: the connection by which Airflow's operators reach its sources.
+#: What every kind may have: the connection by which Airflow's operators reach its sources.
 _CONN_ID = "conn_id"
 #: The kinds whose guards are ours: of others we do not know what their settings mean.
 _OURS = ("kafka", "delta", "iceberg", "file")
 
 
 class SourceSettings:
-    """What the guard of one kind was told.
+    """What the guard of one kind has as settings.
 
     :param kind: the kind, such as ``kafka``.
     :param given: its settings.
@@ -44,7 +44,7 @@ class SourceSettings:
 
     @classmethod
     def any(cls, kind: str, given: Mapping[str, Any]) -> SourceSettings:
-        """Settings whose names the guard itself looks at.
+        """Settings whose names the guard itself checks.
 
         :param kind: the kind.
         :param given: its settings.
