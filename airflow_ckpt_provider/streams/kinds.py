@@ -94,6 +94,35 @@ class Text:
         return {"type": ["string", "integer"], "minLength": 1}
 
 
+#: ``file://data/x``: what stands for a host there. A pattern in JSON Schema has no flag for capital letters.
+_FILE = r"[Ff][Ii][Ll][Ee]://"
+_LOCALHOST = r"[Ll][Oo][Cc][Aa][Ll][Hh][Oo][Ss][Tt]"
+
+
+@dataclass(frozen=True)
+class PlaceText(Text):
+    """The address of a place. It is the same one in every process: a path is absolute.
+
+    :param words: what it is, for people.
+    :param pattern: the whole of it matches.
+    :param hint: the next step where it does not match.
+    """
+
+    def read(self, value: Any, path: Path, problems: list[Problem]) -> Any:
+        """Read an address. In ``file://data/x`` two slashes are written for three: ``data`` is the host."""
+        if isinstance(value, str) and (match := re.match(f"{_FILE}(?!{_LOCALHOST}/)(?!/)", value)):
+            rest = redacted_text(value)[match.end() :]
+            host = rest.partition("/")[0]
+            said = f"names the host {host!r}" if host else "names no directory"
+            hint = f"write file:///{rest or 'data/backups'}: three slashes, and the absolute path"
+            return wrong(problems, path, f"{redacted_text(value)!r} {said}", hint)
+        return super().read(value, path, problems)
+
+    def schema(self) -> dict[str, Any]:
+        """The schema of an address."""
+        return {"type": "string", "pattern": f"^(?!{_FILE}(?!{_LOCALHOST}/)(?!/))({self.pattern})$"}
+
+
 @dataclass(frozen=True)
 class DurationKind:
     """A duration."""
@@ -333,7 +362,7 @@ ConnId = Annotated[
 ]
 Place = Annotated[
     str,
-    Text(
+    PlaceText(
         "a URI or an absolute path",
         r"(/|[A-Za-z][A-Za-z0-9+.-]*://).*",
         "give a URI such as s3://bucket/path, or an absolute path",

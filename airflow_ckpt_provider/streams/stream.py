@@ -12,7 +12,16 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.streams.actions import Action
 from airflow_ckpt_provider.streams.cron import is_cron
 from airflow_ckpt_provider.streams.declared import Declared
-from airflow_ckpt_provider.streams.kinds import ConnId, Dotted, NameOfStream, Place, Rules, StoreOptions, Text
+from airflow_ckpt_provider.streams.kinds import (
+    ConnId,
+    Dotted,
+    NameOfStream,
+    Place,
+    PlaceText,
+    Rules,
+    StoreOptions,
+    Text,
+)
 from airflow_ckpt_provider.units import format_duration, parse_duration
 
 _WORDS_OF_SINKS = ("foreachBatch", "foreach", "kafka")
@@ -64,7 +73,7 @@ class SinkPlace(Declared):
 
     sink: Annotated[
         str,
-        Text(
+        PlaceText(
             "a sink",
             rf"(/|[A-Za-z][A-Za-z0-9+.-]*://|iceberg:).*|{'|'.join(_WORDS_OF_SINKS)}",
             f"give a URI, an absolute path, iceberg:CATALOG.NAMESPACE.TABLE, {', '.join(_WORDS_OF_SINKS)}",

@@ -14,6 +14,8 @@ _SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 _OF_BUCKETS = ("s3", "gs")
 _AZURE = "abfs"
 
+#: In front of the path is a host, in which case means nothing. Not of S3: old buckets have names with capital letters.
+_OF_HOSTS = ("file", "hdfs", "webhdfs", _AZURE)
 
 class UnknownStreamError(RefusedError):
     """No stream has this name."""
@@ -176,3 +178,20 @@ def as_reported(uri: str) -> str:
     scheme, _, rest = plain.partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}://{host.partition('@')[0]}{slash}{path}" if scheme == _AZURE else plain
+    elif scheme in _OF_HOSTS:
+        host = _plain_host(scheme, host.lower())
+def _plain_host(scheme: str, host: str) -> str:
+    """A host in one spelling.
+
+    :param scheme: in one spelling.
+    :param host: in lower case.
+    """
+    if scheme == "file":
+        return "" if host == "localhost" else host
+    if scheme == "hdfs":
+        return host.removesuffix(":8020")  # what a NameNode listens to if nothing else is said
+    if scheme == _AZURE:
+        return host.replace(".blob.", ".dfs.", 1)  # of WASB: the same container
+    return host
+
+

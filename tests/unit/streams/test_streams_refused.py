@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import jsonschema
 import pytest
 import yaml
 
 from airflow_ckpt_provider.streams.loading import parse_streams
 from airflow_ckpt_provider.streams.problems import DeclarationError, dotted
+from airflow_ckpt_provider.streams.schema import streams_schema
 from airflow_ckpt_provider.streams.stream import Backup, Stream
-from airflow_ckpt_provider.streams.streams import Streams
+from airflow_ckpt_provider.streams.streams import Streams, as_reported
 
 
 def problems_of(text: str) -> list[tuple[int | None, str, str]]:
@@ -100,6 +102,72 @@ def test_a_bad_file_is_told_where(text: str, line: int | None, field: str, messa
     [first, *_] = problems_of(text)
     assert first[:2] == (line, field)
     assert message in first[2]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("hdfs://nn:8020/c", "hdfs://nn/c"),
+        ("hdfs://NameNode/c", "hdfs://namenode:8020/c/"),
+        ("abfss://c@Account.dfs.core.windows.net/c", "abfs://C@account.dfs.core.windows.net/c"),
+        ("abfss://c@account.dfs.core.windows.net/c", "wasbs://c@account.blob.core.windows.net/c"),
+        ("wasb://c@ACCOUNT.blob.core.windows.net/c", "abfss://c@account.dfs.core.windows.net//c"),
+        ("file://localhost/c", "/c"),
+        ("FILE://LOCALHOST//c", "file:///c"),
+    ],
+)
+def test_one_checkpoint_in_two_spellings_is_refused(one: str, other: str) -> None:
+    for first, second in ((one, other), (other, one)):
+        text = f"streams:\n  a: {{checkpoint: '{first}'}}\n  b: {{checkpoint: '{second}'}}"
+        assert problems_of(text) == [(3, "streams.b.checkpoint", "it is the checkpoint of 'a' too")]
+    assert as_reported(one) == as_reported(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("hdfs://nn:8020/c", "hdfs://nn:9000/c"),
+        ("hdfs://nn/C", "hdfs://nn/c"),
+        ("s3://Lake/c", "s3://lake/c"),
+        ("memory://A/c", "memory://a/c"),
+        ("abfss://c@one.dfs.core.windows.net/c", "abfss://c@two.dfs.core.windows.net/c"),
+    ],
+)
+def test_two_checkpoints_with_similar_addresses_are_accepted(one: str, other: str) -> None:
+    assert parse_streams(f"streams:\n  a: {{checkpoint: '{one}'}}\n  b: {{checkpoint: '{other}'}}")
+
+
+@pytest.mark.parametrize(
+    ("field", "said", "hint"),
+    [
+        ("checkpoint: file://data/a", "'file://data/a' names the host 'data'", "write file:///data/a"),
+        (
+            "checkpoint: /a\n    repository: FILE://data/backups",
+            "'FILE://data/backups' names the host 'data'",
+            "write file:///data/backups",
+        ),
+        (
+            "checkpoint: /a\n    sinks: [/t, {sink: 'file://tables'}]",
+            "'file://tables' names the host 'tables'",
+            "write file:///tables",
+        ),
+        (
+            "checkpoint: /a\n    sources: {delta: {tables: {table.0: file://tables/t}}}",
+            "'file://tables/t' names the host 'tables'",
+            "write file:///tables/t",
+        ),
+        ("checkpoint: 'file://'", "'file://' names no directory", "write file:///data/backups"),
+    ],
+)
+def test_a_file_of_another_host_is_refused(field: str, said: str, hint: str) -> None:
+    """It would be a directory of the current directory, which is another one in each worker."""
+    text = f"streams:\n  a:\n    {field}\n"
+    assert [message for _, _, message in problems_of(text)] == [said]
+    with pytest.raises(DeclarationError) as caught:
+        parse_streams(text)
+    assert [each.hint for each in caught.value.problems] == [f"{hint}: three slashes, and the absolute path"]
+    field_of_schema = jsonschema.Draft202012Validator(streams_schema())
+    assert list(field_of_schema.iter_errors(yaml.safe_load(text)))
 
 
 def test_python_is_told_all_problems_at_once() -> None:
