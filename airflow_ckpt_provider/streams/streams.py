@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError, did_you_mean
 from airflow_ckpt_provider.streams.problems import DeclarationError, Path, Problem
 from airflow_ckpt_provider.streams.stream import Stream
 
-_SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
+_SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
 _OF_BUCKETS = ("s3", "gs")
 _AZURE = "abfs"
-
 #: In front of the path is a host, in which case means nothing. Not of S3: old buckets have names with capital letters.
 _OF_HOSTS = ("file", "hdfs", "webhdfs", _AZURE)
+
 
 class UnknownStreamError(RefusedError):
     """No stream has this name."""
@@ -119,35 +120,85 @@ def _shared(streams: Iterable[Stream]) -> Iterator[Problem]:
         names.setdefault(kept, stream.name)
 
 
+@dataclass(frozen=True, slots=True)
+class _Outer:
+    """A place in which some others must not be."""
+
+    what: str
+    stream: str
+    uri: str
+
+
+#: Place in one spelling -> what is there.
+_Outers = Mapping[str, _Outer]
+
+
 def _nested(streams: Collection[Stream]) -> Iterator[Problem]:
-    """Places inside a checkpoint or a repository: a change of the outer one would change both."""
-    checkpoints: dict[str, Stream] = {}
-    repositories: dict[str, Stream] = {}
+    """Places inside another one: a change of the outer one, or a clean-up of a table, would change both."""
+    checkpoints: dict[str, _Outer] = {}
+    repositories: dict[str, _Outer] = {}
+    tables: dict[str, _Outer] = {}
     for stream in streams:
-        checkpoints.setdefault(plain_place(stream.checkpoint), stream)
+        _add(checkpoints, "the checkpoint of", stream, stream.checkpoint)
         if stream.repository:
-            repositories.setdefault(plain_place(stream.repository), stream)
+            _add(repositories, "the repository of", stream, stream.repository)
+        for sink in stream.sinks:
+            if _is_place(sink.sink):
+                _add(tables, "a sink of", stream, sink.sink)
     for stream in streams:
         at = ("streams", stream.name)
-        yield from _inside((*at, "checkpoint"), stream.checkpoint, checkpoint=checkpoints, repository=repositories)
+        yield from _inside((*at, "checkpoint"), stream.checkpoint, checkpoints, repositories)
+        # VACUUM leaves hidden directories alone: a checkpoint in <table>/_checkpoints is usual.
+        yield from _inside((*at, "checkpoint"), stream.checkpoint, tables, hidden_is_beside=True)
         if stream.repository:
-            yield from _inside((*at, "repository"), stream.repository, or_is=True, checkpoint=checkpoints)
+            yield from _inside((*at, "repository"), stream.repository, checkpoints, tables, or_is=True)
+        for number, sink in enumerate(stream.sinks):
+            if _is_place(sink.sink):
+                yield from _inside((*at, "sinks", number), sink.sink, checkpoints, or_is=True)
+                yield from _inside((*at, "sinks", number), sink.sink, repositories)
+        for field in ("progress_log", "log"):
+            if log := getattr(stream.driver, field):
+                yield from _inside((*at, "driver", field), log, checkpoints, or_is=True)
         if stream.drill:
-            kept = {"checkpoint": checkpoints, "repository": repositories}
-            yield from _inside((*at, "drill", "scratch"), stream.drill.scratch, or_is=True, **kept)
+            outers = (checkpoints, repositories, tables)
+            yield from _inside((*at, "drill", "scratch"), stream.drill.scratch, *outers, or_is=True)
 
 
-def _inside(path: Path, uri: str, *, or_is: bool = False, **kinds: Mapping[str, Stream]) -> Iterator[Problem]:
+def _add(outers: dict[str, _Outer], what: str, stream: Stream, uri: str) -> None:
+    outers.setdefault(plain_place(uri), _Outer(what, stream.name, uri))
+
+
+def _is_place(sink: str) -> bool:
+    """Whether a sink is a directory: not a table by its name, not ``foreachBatch`` and the like."""
+    return sink.startswith("/") or "://" in sink
+
+
+def _inside(
+    path: Path, uri: str, *kinds: _Outers, or_is: bool = False, hidden_is_beside: bool = False
+) -> Iterator[Problem]:
+    """The problem of a place that is inside another one.
+
+    :param path: where the place is declared.
+    :param uri: its address.
+    :param kinds: the places in which it must not be.
+    :param or_is: nor may it be one of them.
+    :param hidden_is_beside: it may be in a directory of them whose name begins with ``_`` or ``.``.
+    """
     place = plain_place(uri)
     scheme, _, rest = place.partition("://")
     host, *names = rest.rstrip("/").split("/")
-    above = [f"{scheme}://{host}/{'/'.join(names[:length])}" for length in reversed(range(len(names)))]
-    for what, places in kinds.items():
-        for outer in ([place] if or_is else []) + above:
-            if stream := places.get(outer):
-                said = f"is the {what} of" if outer == place else f"is inside the {what} of"
-                hint = "give each checkpoint, repository and scratch place a directory of its own, beside the others"
-                yield Problem(path, f"{uri} {said} {stream.name!r}, {getattr(stream, what)}", hint)
+    # The nearest first.
+    above = [
+        (f"{scheme}://{host}/{'/'.join(names[:length])}", names[length:]) for length in reversed(range(len(names)))
+    ]
+    for outers in kinds:
+        for outer, below in ([(place, [])] if or_is else []) + above:
+            if hidden_is_beside and any(name[:1] in ("_", ".") for name in below):
+                break
+            if found := outers.get(outer):
+                said = "is" if outer == place else "is inside"
+                hint = "give each checkpoint, repository, sink, log and scratch place a directory of its own, beside the others"
+                yield Problem(path, f"{uri} {said} {found.what} {found.stream!r}, {found.uri}", hint)
                 break
 
 
@@ -163,23 +214,12 @@ def plain_place(uri: str) -> str:
     host, _, path = rest.partition("/")
     if scheme in _OF_BUCKETS:
         host = host.rpartition("@")[2]  # an Airflow connection: the place is the same without
+    elif scheme in _OF_HOSTS:
+        host = _plain_host(scheme, host.lower())
     path = posixpath.normpath(f"/{path.lstrip('/')}")
     return f"{scheme}://{host}{path}"
 
 
-def as_reported(uri: str) -> str:
-    """A place in one spelling, as reports, incidents and manifests have it: of Azure a store leaves the account out.
-
-    So containers of two accounts that have one name are one place here. Do not refuse anything by that.
-
-    :param uri: its address.
-    """
-    plain = plain_place(uri)
-    scheme, _, rest = plain.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.partition('@')[0]}{slash}{path}" if scheme == _AZURE else plain
-    elif scheme in _OF_HOSTS:
-        host = _plain_host(scheme, host.lower())
 def _plain_host(scheme: str, host: str) -> str:
     """A host in one spelling.
 
@@ -195,3 +235,14 @@ def _plain_host(scheme: str, host: str) -> str:
     return host
 
 
+def as_reported(uri: str) -> str:
+    """A place in one spelling, as reports, incidents and manifests have it: of Azure a store leaves the account out.
+
+    So containers of two accounts that have one name are one place here. Do not refuse anything by that.
+
+    :param uri: its address.
+    """
+    plain = plain_place(uri)
+    scheme, _, rest = plain.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.partition('@')[0]}{slash}{path}" if scheme == _AZURE else plain

@@ -267,6 +267,73 @@ def test_an_action_that_cannot_be_done_is_refused_before(field: str, action: dic
             "streams.a.drill.scratch",
             "/r/s is inside the repository of 'a', /r",
         ),
+        # VACUUM of the table, or a clean-up of its orphans, would delete them.
+        (
+            "streams:\n  a: {checkpoint: /a, repository: /t/r, sinks: [/t]}",
+            2,
+            "streams.a.repository",
+            "/t/r is inside a sink of 'a', /t",
+        ),
+        (
+            "streams:\n  a: {checkpoint: /a, repository: s3://l/t/_r}\n  b: {checkpoint: /b, sinks: ['s3a://l/u', 's3a://l//t/']}",
+            2,
+            "streams.a.repository",
+            "s3://l/t/_r is inside a sink of 'b', s3a://l//t/",
+        ),
+        (
+            "streams:\n  a: {checkpoint: /a, repository: /t, sinks: [kafka, {sink: 'file:///t'}]}",
+            2,
+            "streams.a.repository",
+            "/t is a sink of 'a', file:///t",
+        ),
+        (
+            "streams:\n  a: {checkpoint: /a, repository: /r, sinks: [/t], drill: {build: 'a.b:c', scratch: /t}}",
+            2,
+            "streams.a.drill.scratch",
+            "/t is a sink of 'a', /t",
+        ),
+        (
+            "streams:\n  a: {checkpoint: /a, repository: /r, sinks: [/t], drill: {build: 'a.b:c', scratch: /t/s}}",
+            2,
+            "streams.a.drill.scratch",
+            "/t/s is inside a sink of 'a', /t",
+        ),
+        (
+            "streams:\n  a: {checkpoint: /a, sinks: [/t, /a]}",
+            2,
+            "streams.a.sinks[1]",
+            "/a is the checkpoint of 'a', /a",
+        ),
+        (
+            "streams:\n  a: {checkpoint: /a}\n  b: {checkpoint: /b, sinks: /a/t}",
+            3,
+            "streams.b.sinks[0]",
+            "/a/t is inside the checkpoint of 'a', /a",
+        ),
+        (
+            "streams:\n  a: {checkpoint: /a, repository: /r, sinks: [/r/t]}",
+            2,
+            "streams.a.sinks[0]",
+            "/r/t is inside the repository of 'a', /r",
+        ),
+        (
+            "streams:\n  a: {checkpoint: /t/checkpoints/a, sinks: [/t]}",
+            2,
+            "streams.a.checkpoint",
+            "/t/checkpoints/a is inside a sink of 'a', /t",
+        ),
+        (
+            "streams:\n  a: {checkpoint: /a, driver: {progress_log: /a/p.jsonl}}",
+            2,
+            "streams.a.driver.progress_log",
+            "/a/p.jsonl is inside the checkpoint of 'a', /a",
+        ),
+        (
+            "streams:\n  a: {checkpoint: /a}\n  b: {checkpoint: /b, driver: {log: //a/x/driver.log}}",
+            3,
+            "streams.b.driver.log",
+            "//a/x/driver.log is inside the checkpoint of 'a', /a",
+        ),
     ],
 )
 def test_a_place_inside_another_one_is_refused(text: str, line: int, field: str, message: str) -> None:
@@ -280,6 +347,9 @@ def test_a_place_inside_another_one_is_refused(text: str, line: int, field: str,
         "defaults: {checkpoint: 's3://l/t/_checkpoints/{stream}', sinks: s3://l/t}\nstreams: {a: , b: }",
         "defaults: {repository: s3://l}\nstreams: {a: {checkpoint: gs://l/a}, b: {checkpoint: s3://m/b}, c: {checkpoint: /l/c}}",
         "defaults: {drill: {build: 'a.b:c', scratch: /c}}\nstreams:\n  a: {checkpoint: /c/a, repository: /c/r}",
+        "streams: {a: {checkpoint: /t/_checkpoint, sinks: /t}, b: {checkpoint: /u/.ckpt/x/b, sinks: [/u, 'foreachBatch']}}",
+        "streams: {a: {checkpoint: /c/a, repository: /r, sinks: [/ca, 'iceberg:c.n.t'], driver: {log: /c/l}}}",
+        "streams: {a: {checkpoint: /c/a, repository: /r, sinks: [/t/a], drill: {build: 'a.b:c', scratch: /t}}}",
     ],
 )  # fmt: skip
 def test_places_beside_each_other_are_accepted(text: str) -> None:
