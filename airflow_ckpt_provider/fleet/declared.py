@@ -1,4 +1,4 @@
-"""Whether the world is as a stream is declared: places can be reached, sinks are of this query, backups are kept long enough."""
+"""Whether the world is as a stream is declared: places, sources, sinks, and how long backups are kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from airflow_ckpt_provider.backup.retention import UNLIMITED, Policy, Span
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.errors import BackupRunningError, CkptError, RefusedError
+from airflow_ckpt_provider.fleet.declared_sources import is_guarded, kinds_without_guard, not_declared, not_read
 from airflow_ckpt_provider.fleet.discovery import said
+from airflow_ckpt_provider.guards.query import from_checkpoint
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.sinks.sink import Sink, judge, look_at
 from airflow_ckpt_provider.storage.location import Location
@@ -91,6 +93,7 @@ class _Check:
         yield from problem
         repository, _, problem = self._try("repository", self._repository)
         yield from problem
+        yield from self._sources(place, stands)
         if stands is not None and place is not None:
             for number, sink in enumerate(self._stream.sinks):
                 yield from self._sink(f"sinks[{number}]", sink, place, stands, repository)
@@ -166,6 +169,25 @@ class _Check:
             yield self._finding(
                 field, message, "give the table that this query writes to, and txn_app_id where foreachBatch writes it"
             )
+
+    def _sources(self, place: Location | None, stands: Progress | None) -> Iterator[Finding]:
+        stream = self._stream
+        strange = dict(kinds_without_guard(stream))
+        for kind, hint in strange.items():
+            yield self._finding(f"sources.{kind}", "no guard for sources of this kind is installed", hint)
+        if place is None or stands is None or not is_guarded(stream):
+            return
+        query, _, problems = self._try("sources", lambda: (from_checkpoint(place, progress=stands), None))
+        yield from problems
+        if query is None:
+            return
+        for kind, there in not_read(stream, query):
+            if kind not in strange:
+                said = f"the query reads no {kind}, but {there}"
+                yield self._finding(f"sources.{kind}", said, "declare what it reads")
+        for kind in not_declared(stream, query):
+            said = f"the query reads {kind}, which is not declared: its guard can only say UNKNOWN"
+            yield self._finding("sources", said, f"declare sources.{kind}")
 
     def _log(self, field: str, uri: str) -> Iterator[Finding]:
         def look() -> tuple[bool, None]:

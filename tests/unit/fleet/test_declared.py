@@ -1,15 +1,108 @@
-"""How long the rules of a declaration keep backups."""
+"""What of a declaration is not as the world is: its sources, its applications, and how long its rules keep backups."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
+import yaml
 
 from airflow_ckpt_provider.backup.retention import Policy
-from airflow_ckpt_provider.fleet.declared import kept_for
+from airflow_ckpt_provider.fleet import declared_sources
+from airflow_ckpt_provider.fleet.declared import check_declared, kept_for
+from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.streams.loading import parse_streams
+from airflow_ckpt_provider.streams.stream import Stream
+from tests.support.checkpoints import batch_metadata, commit_log, file_source_log, metadata, offsets_log, plant
 
 DAY = timedelta(days=1)
+FILE, KAFKA, OTHER = '{"logOffset":0}', '{"orders":{"0":23}}', '{"shard":"0001"}'
+DELTA = '{"sourceVersion":1,"reservoirId":"1f0c","reservoirVersion":4,"index":-1,"isStartingVersion":false}'
+ICEBERG = '{"version":1,"snapshot_id":7,"position":0,"scan_all_files":false}'
+Said = Callable[..., list[str]]
+
+
+@pytest.fixture
+def said(tmp_path: Path) -> Said:
+    """What the check says of a stream whose query has these sources."""
+
+    def check(*offsets: str, **fields: object) -> list[str]:
+        checkpoint = open_location(str(tmp_path / "checkpoint"))
+        log = offsets_log(*offsets, metadata=batch_metadata(0))
+        files = {"metadata": metadata(), "offsets/0": log, "commits/0": commit_log(), "sources/0/0": file_source_log(0)}
+        plant(checkpoint, files)
+        backups = {"repository": f"{tmp_path}/backups", "backup": {"create": True}}
+        declared = {"checkpoint": checkpoint.uri, **backups, **fields}
+        return [str(each) for each in check_declared(_stream(declared), _open)]
+
+    return check
+
+
+def _stream(fields: dict[str, object]) -> Stream:
+    return parse_streams(yaml.safe_dump({"streams": {"orders": fields}}))["orders"]
+
+
+def _open(uri: str, *, conn_id: str | None, role: str) -> Location:
+    return open_location(uri)
+
+
+def test_a_kind_of_source_that_the_query_does_not_read_is_found(said: Said) -> None:
+    assert said(FILE, sources={"kafka": {"conn_id": "k"}, "file": {}}) == [
+        "orders.sources.kafka: the query reads no kafka, but 0 (file) (declare what it reads)"
+    ]
+
+
+def test_a_kind_of_source_without_a_guard_is_found_with_the_nearest(said: Said) -> None:
+    assert said(FILE, sources={"kafak": {"conn_id": "k"}, "file": {}}) == [
+        "orders.sources.kafak: no guard for sources of this kind is installed (did you mean 'kafka'?)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reads", "kind"),
+    [
+        ({"sources": {"file": {}}}, KAFKA, "kafka"),
+        ({"sources": {"file": {}}, "watch": {"min_time_to_loss": "1h"}}, DELTA, "delta"),
+        ({"max_downtime": "1h"}, ICEBERG, "iceberg"),
+        ({"watch": {"min_time_to_loss": "1h"}}, KAFKA, "kafka"),
+    ],
+)
+def test_a_source_that_is_not_declared_is_found(said: Said, fields: dict[str, object], reads: str, kind: str) -> None:
+    assert said(FILE, reads, **fields) == [
+        f"orders.sources: the query reads {kind}, which is not declared: its guard can only say UNKNOWN "
+        f"(declare sources.{kind})"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "fields"),
+    [
+        ((FILE, KAFKA), {"sources": {"file": {}, "kafka": {"conn_id": "k"}}}),
+        ((KAFKA,), {"max_downtime": "1h", "kafka_conn_id": "k"}),
+        ((FILE, "7"), {"sources": {"file": {}, "rate": {}}}),
+        ((FILE,), {"max_downtime": "1h"}),
+        # Whoever declares nothing of the sources wants no guard.
+        ((KAFKA, DELTA), {}),
+        # The source that is not known may be the one.
+        ((FILE, OTHER), {"sources": {"file": {}, "kafka": {"conn_id": "k"}}}),
+        ((FILE, "-"), {"sources": {"file": {}, "kafka": {"conn_id": "k"}}}),
+    ],
+)
+def test_sources_as_declared_are_no_finding(said: Said, offsets: tuple[str, ...], fields: dict[str, object]) -> None:
+    assert said(*offsets, **fields) == []
+
+
+def test_a_guard_of_another_package_has_a_kind(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint("kinesis", "my_package.kinesis_guard:KinesisGuard", "airflow_ckpt_provider.guards")
+    monkeypatch.setattr(declared_sources, "entry_points_of", lambda group: (entry,) if group == entry.group else ())
+    assert said(OTHER, sources={"kinesis": {}}) == []
+    assert said(OTHER, sources={"kinesi": {}}) == [
+        "orders.sources.kinesi: no guard for sources of this kind is installed (did you mean 'kinesis'?)"
+    ]
 
 
 @pytest.mark.parametrize(
