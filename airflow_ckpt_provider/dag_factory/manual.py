@@ -25,6 +25,7 @@ from airflow_ckpt_provider.operators.stream_action import (
 from airflow_ckpt_provider.operators.undo import CheckpointUndoOperator
 from airflow_ckpt_provider.operators.upgrade_modes import SAVEPOINT
 from airflow_ckpt_provider.streams.stream import Stream
+from airflow_ckpt_provider.streams.upgraded import are_upgraded_together, is_upgraded
 from airflow_ckpt_provider.task_groups.safe_upgrade import safe_upgrade
 
 _STREAM = "{{ params.stream }}"
@@ -71,9 +72,6 @@ _OUTCOME = "(ti.xcom_pull(task_ids='reset', key='outcome') or {})"
 _OPTIONS = f"{{{{ {{'options': {_OUTCOME}.get('options'), 'conf': {_OUTCOME}.get('conf')}} | tojson }}}}"
 _START = Param(True, type="boolean", title="Start the stream afterwards", description="as its declaration says")
 _ASK = Param(True, type="boolean", title="Approval", description="ask before the plan is carried out")
-#: What the upgrades need of a declaration.
-_COMMANDS = ("stop", "start", "deploy", "roll_back")
-OF_UPGRADES = ("repository", *_COMMANDS)
 
 
 class ManualDags(DagsOfStreams):
@@ -91,7 +89,7 @@ class ManualDags(DagsOfStreams):
         yield self.reset(every)
         yield self.undo(every)
         # A query of an application is stopped and deployed with the others: see `applications`.
-        upgraded = [stream for stream in every if _is_upgraded(stream) and not stream.application]
+        upgraded = [stream for stream in every if is_upgraded(stream) and not stream.application]
         if upgraded:
             yield self.upgrade(upgraded)
 
@@ -99,8 +97,7 @@ class ManualDags(DagsOfStreams):
         """Make the DAGs of applications with several streams: one for each, where its streams declare the same commands."""
         for application in dict.fromkeys(stream.application for stream in self.streams.values() if stream.application):
             streams = self.streams.of_application(application)
-            alike = all(getattr(stream, how) == getattr(streams[0], how) for stream in streams for how in _COMMANDS)
-            if alike and all(map(_is_upgraded, streams)):
+            if are_upgraded_together(streams):
                 yield self.upgrade_of(application, streams)
 
     def restore(self, streams: Sequence[Stream]) -> DAG:
@@ -395,10 +392,6 @@ class ManualDags(DagsOfStreams):
             return self.task(StreamActionOperator, task_id, **asked)
 
         return make
-
-
-def _is_upgraded(stream: Stream) -> bool:
-    return all(getattr(stream, need) for need in OF_UPGRADES)
 
 
 def _once(action: str) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,6 +23,7 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.streams.cron import average_interval
 from airflow_ckpt_provider.streams.parameters import parameters_of
 from airflow_ckpt_provider.streams.stream import SinkPlace, Stream
+from airflow_ckpt_provider.streams.upgraded import COMMANDS, differences
 from airflow_ckpt_provider.units import format_duration
 
 #: Kinds of sinks that remember which query has written.
@@ -80,6 +81,25 @@ def check_declared(stream: Stream, open_place: OpenPlace) -> list[Finding]:
     :return: all that is wrong. A place that cannot be reached hides no other finding.
     """
     return list(_Check(stream, open_place).findings())
+
+
+def check_application(stream: Stream, streams: Sequence[Stream]) -> list[Finding]:
+    """Find what keeps an application from a DAG that upgrades all its streams. Asks nobody.
+
+    :param stream: the stream of the application that the findings are about.
+    :param streams: all streams of the application.
+    """
+    return [
+        Finding(
+            stream.name,
+            field,
+            f"{message}: no DAG upgrades the application {stream.application!r}",
+            f"give all its streams the same {field}, which is run once for all of them"
+            if field in COMMANDS
+            else f"declare {field} for all its streams",
+        )
+        for field, message in differences(stream, streams)
+    ]
 
 
 class _Check:

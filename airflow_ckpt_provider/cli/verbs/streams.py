@@ -11,7 +11,7 @@ from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.fleet.declared import Finding, check_declared
+from airflow_ckpt_provider.fleet.declared import Finding, check_application, check_declared
 from airflow_ckpt_provider.fleet.discovery import State, discover
 from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.storage.location import Location
@@ -19,6 +19,7 @@ from airflow_ckpt_provider.streams.first_file import first_file, free_name
 from airflow_ckpt_provider.streams.problems import DeclarationError, dotted
 from airflow_ckpt_provider.streams.schema import SCHEMA_FILE, schema_text
 from airflow_ckpt_provider.streams.stream import Stream
+from airflow_ckpt_provider.streams.streams import Streams
 from airflow_ckpt_provider.units import format_duration
 
 
@@ -60,19 +61,23 @@ def _from_anywhere(place: str | None) -> str | None:
 
 
 def _chosen(call: Call) -> list[Stream]:
-    declared = call.streams(call.args.streams)
+    return _chosen_of(call, call.streams(call.args.streams))
+
+
+def _chosen_of(call: Call, declared: Streams) -> list[Stream]:
     return [declared.named(call.args.stream)] if call.args.stream else list(declared.values())
 
 
 def _check(call: Call) -> Answer:
     try:
-        chosen = _chosen(call)
+        declared = call.streams(call.args.streams)
+        chosen = _chosen_of(call, declared)
     except DeclarationError as e:
         if call.screen:
             raise
         return Answer({"problems": [_problem(each) for each in e.problems], "findings": []}, findings=True)
     with terminal.counting_bar("Checking", "streams") as on_progress:
-        findings = _findings(call, chosen, on_progress)
+        findings = [*_findings(call, chosen, on_progress), *_of_applications(declared, chosen)]
     if call.screen:
         if findings:
             call.screen.print(terminal.findings(map(str, findings)))
@@ -97,6 +102,19 @@ def _findings(call: Call, chosen: Sequence[Stream], on_progress: Any) -> list[Fi
         if on_progress:
             on_progress(number, len(chosen))
     return found
+
+
+def _of_applications(declared: Streams, chosen: Sequence[Stream]) -> list[Finding]:
+    """What keeps the applications from being upgraded, each reported at the first of the chosen streams."""
+    first: dict[str, Stream] = {}
+    for stream in chosen:
+        if stream.application:
+            first.setdefault(stream.application, stream)
+    return [
+        finding
+        for application, stream in first.items()
+        for finding in check_application(stream, declared.of_application(application))
+    ]
 
 
 def _problem(each: Any) -> dict[str, Any]:

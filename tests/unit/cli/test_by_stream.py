@@ -256,6 +256,20 @@ def test_what_is_not_as_declared_is_found_at_once(here: Path, cli: Cli) -> None:
     ]
 
 
+def test_an_application_that_cannot_be_upgraded_is_found(here: Path, cli: Cli) -> None:
+    unpack(here / "checkpoints" / "clicks")
+    commands = "application: shop, start: ./start, deploy: ./deploy, roll_back: ./back"
+    (here / "streams.yaml").write_text(
+        f"defaults: {{repository: {here}/backups, checkpoint: '{here}/checkpoints/{{stream}}', stop: './stop {{stream}}', "
+        f"backup: {{create: true}}, {commands}}}\nstreams: {{orders: , clicks: }}"
+    )
+    [found] = cli("streams", "check", "--json", code=1)["findings"]
+    assert (found["stream"], found["field"]) == ("orders", "stop")
+    [found] = cli("streams", "check", "--stream", "clicks", "--json", code=1)["findings"]
+    assert (found["stream"], found["field"]) == ("clicks", "stop")
+    assert "1 stream as declared, 1 finding in 1\n" in cli("streams", "check", code=1)
+
+
 def test_a_bad_file_is_told_with_lines(here: Path, cli: Cli) -> None:
     declare(here, "    max_downtime: soon\n    checkpont: /x\n")
     document = cli("streams", "check", "--json", code=1)

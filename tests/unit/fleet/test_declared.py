@@ -12,7 +12,7 @@ import yaml
 
 from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.fleet import declared_sources
-from airflow_ckpt_provider.fleet.declared import check_declared, kept_for
+from airflow_ckpt_provider.fleet.declared import check_application, check_declared, kept_for
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.loading import parse_streams
@@ -126,3 +126,48 @@ def test_a_guard_of_another_package_has_a_kind(said: Said, monkeypatch: pytest.M
 )
 def test_kept_for(schedule: str | timedelta, rules: dict[str, int | str], kept: timedelta | None) -> None:
     assert kept_for(Policy.parse(rules), schedule) == kept
+
+
+SAME = "stop: ./stop.sh, start: ./start.sh, deploy: ./deploy.sh, roll_back: ./back.sh"
+
+
+@pytest.mark.parametrize(
+    ("shared", "of_b", "found"),
+    [
+        (SAME, "", []),
+        (SAME, ", repository: /other", []),
+        # Nobody wants an upgrade.
+        ("stop: './stop.sh {stream}', start: ./start.sh", "", []),
+        ("stop: './stop.sh {stream}', start: ./start.sh, deploy: ./deploy.sh", "", []),
+        (
+            SAME.replace("./stop.sh", "'./stop.sh {stream}'"),
+            "",
+            [
+                "a.stop: 'b' declares another one: no DAG upgrades the application 'sales' "
+                "(give all its streams the same stop, which is run once for all of them)"
+            ],
+        ),
+        (
+            SAME,
+            ", repository: , deploy: ./other.sh, start: ",
+            [
+                "a.repository: 'b' declares none: no DAG upgrades the application 'sales' "
+                "(declare repository for all its streams)",
+                "a.start: 'b' declares none: no DAG upgrades the application 'sales' "
+                "(give all its streams the same start, which is run once for all of them)",
+                "a.deploy: 'b' declares another one: no DAG upgrades the application 'sales' "
+                "(give all its streams the same deploy, which is run once for all of them)",
+            ],
+        ),
+    ],
+)
+def test_what_keeps_an_application_from_being_upgraded_is_found(shared: str, of_b: str, found: list[str]) -> None:
+    streams = parse_streams(
+        f"defaults: {{repository: /r, application: sales, {shared}}}\n"
+        f"streams:\n  a: {{checkpoint: /a}}\n  b: {{checkpoint: /b{of_b}}}\n  c: {{checkpoint: /c}}"
+    )
+    application = streams.of_application("sales")
+    assert [str(each) for each in check_application(streams["a"], application)] == found
+    # Asked about the other one, the same fields.
+    fields = [each.field for each in check_application(streams["b"], application)]
+    assert fields == [each.partition(":")[0].removeprefix("a.") for each in found]
