@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from airflow_ckpt_provider.backup.names import LONGEST_NAME
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.streams.actions import Action
-from airflow_ckpt_provider.streams.cron import is_cron
+from airflow_ckpt_provider.streams.cron import PRESETS, is_cron, longest_interval
 from airflow_ckpt_provider.streams.declared import Declared
 from airflow_ckpt_provider.streams.kinds import (
     ConnId,
@@ -25,7 +25,6 @@ from airflow_ckpt_provider.streams.kinds import (
 from airflow_ckpt_provider.units import format_duration, parse_duration
 
 _WORDS_OF_SINKS = ("foreachBatch", "foreach", "kafka")
-_PRESETS = ("@hourly", "@daily", "@weekly", "@monthly")
 #: Airflow computes the date after the next run as well.
 _LONGEST_INTERVAL = timedelta(days=3660)
 #: As Airflow takes them.
@@ -106,7 +105,8 @@ class Driver(Declared):
 class Objectives(Declared):
     """What is wanted of the recovery of the stream.
 
-    :param rpo: recovery point objective: the last good backup is at most this old, where anything was committed since.
+    :param rpo: recovery point objective: the last good backup is at most this old, where anything was committed since. No
+        interval of the schedule of backups may be longer.
     :param rto: recovery time objective: a restore, measured by the drill, takes at most this long.
     :param restorable_for: how far back a backup can be restored; the retention policy has to keep as much.
     """
@@ -149,8 +149,8 @@ class Backup(Declared):
     def conflicts(self) -> list[tuple[str, str, str]]:
         """A schedule that is none, and a part of the contents that nothing can be."""
         found = []
-        if not (self.schedule is None or self.schedule in _PRESETS or _is_schedule(self.schedule)):
-            hint = f"give {', '.join(_PRESETS)}, five fields of cron for dates that exist, or a duration from 1s to 10 years"
+        if not (self.schedule is None or self.schedule in PRESETS or _is_schedule(self.schedule)):
+            hint = f"give {', '.join(PRESETS)}, five fields of cron for dates that exist, or a duration from 1s to 10 years"
             found.append(("schedule", f"{self.schedule!r} is no schedule", hint))
         part, _, parts = self.verify.rpartition("/")
         if (part and not 1 <= int(part) <= int(parts)) or (parts[-1] == "%" and not 0 < float(parts[:-1]) <= 100):
@@ -305,6 +305,10 @@ class Stream(Declared):
         """Objectives that cannot be met, a source that nobody can ask, an application of nothing, and a drill without backups."""
         found = []
         rpo, schedule = self.objectives.rpo, self.schedule
+        if rpo and isinstance(schedule, str) and (gap := longest_interval(schedule)) > rpo:
+            said = f"{schedule!r} leaves up to {format_duration(gap)} between two backups, which is more than rpo, "
+            hint = "back up at least as often as rpo, or leave schedule out"
+            found.append(("backup", said + format_duration(rpo), hint))
         if rpo and isinstance(schedule, timedelta) and schedule > rpo:
             said = f"every {format_duration(schedule)} is less often than rpo, {format_duration(rpo)}"
             found.append(("backup", said, "back up at least as often as rpo, or leave schedule out"))

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from airflow_ckpt_provider.dag_factory.stream_dags import stream_dags
-from airflow_ckpt_provider.streams.cron import is_cron
+from airflow_ckpt_provider.streams.cron import is_cron, longest_interval
 from airflow_ckpt_provider.streams.stream import Backup, Stream
 
 
@@ -38,6 +38,17 @@ def test_airflow_takes_it(cron: str) -> None:
     for catchup in (True, False):
         begin = TimeRestriction(pendulum.datetime(2026, 1, 1), None, catchup)
         assert timetable.next_dagrun_info(last_automated_data_interval=None, restriction=begin)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.tuples(*_FIELDS).map(" ".join))
+def test_no_interval_of_airflow_is_longer_than_the_longest(cron: str) -> None:
+    assume(is_cron(cron))
+    timetable = CronDataIntervalTimetable(cron, timezone="UTC")
+    at = timetable._get_next(pendulum.datetime(2026, 1, 1))
+    for _ in range(60):
+        before, at = at, timetable._get_next(at)
+        assert at - before <= longest_interval(cron)
 
 
 def test_an_id_that_is_too_long_for_airflow_ends_with_a_hash() -> None:

@@ -6,11 +6,13 @@ import jsonschema
 import pytest
 import yaml
 
+from airflow_ckpt_provider.streams.cron import longest_interval
 from airflow_ckpt_provider.streams.loading import parse_streams
 from airflow_ckpt_provider.streams.problems import DeclarationError, dotted
 from airflow_ckpt_provider.streams.schema import streams_schema
 from airflow_ckpt_provider.streams.stream import Backup, Stream
 from airflow_ckpt_provider.streams.streams import Streams, as_reported
+from airflow_ckpt_provider.units import format_duration, parse_duration
 
 
 def problems_of(text: str) -> list[tuple[int | None, str, str]]:
@@ -168,6 +170,36 @@ def test_a_file_of_another_host_is_refused(field: str, said: str, hint: str) -> 
     assert [each.hint for each in caught.value.problems] == [f"{hint}: three slashes, and the absolute path"]
     field_of_schema = jsonschema.Draft202012Validator(streams_schema())
     assert list(field_of_schema.iter_errors(yaml.safe_load(text)))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rpo", "gap"),
+    [
+        ("@daily", "1h", "1 d"),
+        ("@weekly", "6d", "7 d"),
+        ("@monthly", "30d", "31 d"),
+        ("0 3 * * *", "1h", "1 d"),
+        ("0 * * * *", "59m", "1 h"),
+        # Not by the average: the longest interval is that over the night, the weekend, the winter.
+        ("*/15 8-19 * * *", "2h", "12 h 15 min"),
+        ("30 2 * * MON-FRI", "2d", "3 d"),
+        ("0 0 * 4-9 *", "30d", "184 d"),
+        ("0 0 1,15 * *", "16d", "17 d"),
+        ("0 0 L * ?", "30d", "31 d"),
+        ("0 0 29 2 *", "365d", "1461 d"),
+        ("0 0 * * MON#1", "28d", "35 d"),
+        ("0 0 * * L5", "28d", "35 d"),
+        ("0 0 1 * MON", "6d", "7 d"),
+    ],
+)
+def test_a_schedule_that_cannot_meet_rpo_is_refused(schedule: str, rpo: str, gap: str) -> None:
+    text = "streams: {{a: {{checkpoint: /a, objectives: {{rpo: {}}}, backup: {{schedule: '{}'}}}}}}"
+    shown = format_duration(parse_duration(rpo))
+    assert problems_of(text.format(rpo, schedule)) == [
+        (1, "streams.a.backup", f"'{schedule}' leaves up to {gap} between two backups, which is more than rpo, {shown}")
+    ]
+    met = text.format(longest_interval(schedule).total_seconds(), schedule)
+    assert parse_streams(met)["a"].schedule == schedule
 
 
 def test_python_is_told_all_problems_at_once() -> None:

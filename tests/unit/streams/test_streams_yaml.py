@@ -45,7 +45,7 @@ streams:
     roll_back: {databricks_job: {job_id: 17, conn_id: dbc}}
     max_downtime: PT24H
     objectives: {rto: 15m, restorable_for: 30d}
-    backup: {schedule: 30 2 * * *, verify: 1/7}
+    backup: {schedule: 30 * * * *, verify: 1/7}
     retention: {hourly: 48, daily: 30}
     watch: {stuck_after: 10min}
     drill: {build: "orders.stream:build", scratch: "s3a://lake/scratch"}
@@ -69,7 +69,7 @@ def test_a_full_file_is_read() -> None:
     assert orders.sources["delta"].tables == {"table.0": "s3://lake/tables/customers"}
     assert [sink.sink for sink in orders.sinks] == ["s3://lake/tables/orders", "foreachBatch"]
     assert orders.max_downtime == timedelta(days=1)
-    assert orders.schedule == "30 2 * * *"
+    assert orders.schedule == "30 * * * *"
     assert orders.watch.stuck_after == timedelta(minutes=10)
     assert orders.tags == ("gold",)
     assert [getattr(orders, name).way for name in ("stop", "start", "deploy", "roll_back")] == [
