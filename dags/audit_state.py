@@ -45,13 +45,15 @@ def judge(
     form = params or {}
     directory, _, name = report.rpartition("/")
     found = json.loads(open_place(directory, conn_id or None).read(name))
-    before = found["compared_with"] or {}
-    grown = before.get(f"{form['measure']}_percent")
-    if grown is not None and grown > form["max_growth_percent"]:
+    before, measure = found["compared_with"] or {}, form["measure"]
+    grown = before.get(f"{measure}_percent")
+    # No percentage says how much more than nothing something is: it is more than any limit.
+    from_nothing = before.get(measure) == 0 and found[measure] > 0
+    if from_nothing or (grown is not None and grown > form["max_growth_percent"]):
         words = (
-            f"the state of {found['checkpoint']} grew by {grown:.1f} % from {before[form['measure']]:,} to "
-            f"{found[form['measure']]:,} {form['measure']} since batch {before['batch_id']} ({before['taken']}), more than "
-            f"{form['max_growth_percent']:g} %"
+            f"the state of {found['checkpoint']} grew{'' if from_nothing else f' by {grown:.1f} %'} "
+            f"from {before[measure]:,} to {found[measure]:,} {measure} since batch {before['batch_id']} "
+            f"({before['taken']}), more than {form['max_growth_percent']:g} %"
         )
         if form["on_growth"] == "fail":
             raise AirflowFailException(words)

@@ -433,8 +433,10 @@ def table(report: dict[str, Any]) -> str:
     for operator in report["operators"]:
         for store in operator["stores"]:
             spread_, time = store["rows_per_partition"] or {}, store["event_time"] or {}
-            grown = (store["growth"] or {}).get("percent")
+            growth = store["growth"] or {}
+            grown = growth.get("percent")
             grown = store.get("rows_percent") if grown is None else grown
+            began_empty = store["rows"] > 0 and 0 in (growth.get("rows_then"), store.get("rows_before"))
             rows.append(
                 (
                     f"{operator['id']} {operator['name']}",
@@ -445,7 +447,7 @@ def table(report: dict[str, Any]) -> str:
                     str(spread_.get("skew", "")),
                     str(time.get("oldest", ""))[:19],
                     str(time.get("newest", ""))[:19],
-                    "" if grown is None else f"{grown:+.1f} %",
+                    f"{grown:+.1f} %" if grown is not None else "from 0" if began_empty else "",
                 )
             )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

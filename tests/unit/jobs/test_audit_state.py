@@ -141,6 +141,15 @@ def test_the_table_is_for_people():
     assert table({**now, "operators": []}) == "s3a://lake/ck/orders  no stateful operators"
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "growth"), [(0, 7, "from 0"), (0, 0, "2024-01-01T00:05:00"), (7, 0, "-100.0 %")]
+)
+def test_the_table_shows_growth_from_nothing(before: int, now: int, growth: str):
+    found = report(now)
+    compare(found, report(before, batch=3), source="x")
+    assert table(found).splitlines()[3].endswith(f"  {growth}")
+
+
 def test_the_report_before_is_found_by_name(tmp_path: Path):
     for name, rows in (("20261119", 1), ("20261120", 2), ("20261122", 4)):
         write(report(rows), str(tmp_path / f"{name}.json"))
