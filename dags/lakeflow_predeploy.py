@@ -11,7 +11,7 @@ code: start it, and if a flow fails, `dags/lakeflow_recover.py` shows the way ba
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any
 
 from airflow.providers.databricks.operators.databricks import DatabricksSQLStatementsOperator  # noqa: TID253
@@ -64,11 +64,12 @@ with DAG(
 
     @task
     def copies(
-        at_risk: list[str], params: dict[str, Any] | None = None, run_id: str | None = None
+        at_risk: list[str], params: dict[str, Any] | None = None, run_id: str | None = None, dag_run: Any = None
     ) -> list[dict[str, str]]:
         """The statements that copy the tables: the same for every attempt, and made only if absent."""
         token = hashlib.sha256(str(run_id).encode()).hexdigest()[:8]
-        day = f"{datetime.now(UTC):%Y%m%d}"
+        # The day of the run: an attempt after midnight would give the copies other names.
+        day = f"{dag_run.run_after.astimezone(UTC):%Y%m%d}"
         form = params or {}
         tables = [
             TableRecovery(name, backup_name(name, day, token)) for name in dict.fromkeys([*at_risk, *form["tables"]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -56,3 +57,12 @@ def test_state_that_stays_empty_has_not_grown(tmp_path: Path) -> None:
     assert judge(audit(tmp_path, 0, 0), None, params=FORM)["percent"] is None
     # Of what is not measured nothing is said.
     assert judge(audit(tmp_path, 0, 7), None, params={**FORM, "measure": "bytes"})["rows"] == 7
+
+
+def test_every_attempt_copies_a_table_under_the_name_of_its_run() -> None:
+    copies: Any = module_of("lakeflow_predeploy").copies.function
+    run = SimpleNamespace(run_after=datetime(2026, 1, 31, 23, 59, tzinfo=UTC))
+    form = {"tables": [], "warehouse_id": "w"}
+    [copy] = copies(["main.sales.orders"], params=form, run_id="manual__1", dag_run=run)
+    # Not of the day of the attempt: after midnight a retry would make a second copy.
+    assert "orders__ckpt_20260131_" in copy["statement"]
