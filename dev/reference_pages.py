@@ -179,8 +179,9 @@ def streams_yaml() -> Iterator[str]:
     yield "* two streams have one checkpoint, also in another spelling: `s3://` and `s3a://`, a `/` at the end, `//`, a host in"
     yield "  capital letters, `hdfs://nn` and `hdfs://nn:8020`, `wasbs://` and `abfss://`;"
     yield "* one of them is inside the checkpoint or the repository of any stream, or a log is inside a checkpoint;"
-    yield "* a repository or a scratch place is inside a sink: VACUUM of the table would delete it;"
-    yield "* a checkpoint is inside a sink, but not in a directory whose name begins with `_` or `.`, as `_checkpoints` does."
+    yield "* a repository or a scratch place is inside a sink or a table of `sources`: VACUUM of the table would delete it;"
+    yield "* a checkpoint is inside one of these, but not in a directory whose name begins with `_` or `.`: a checkpoint in"
+    yield "  `<table>/_checkpoints` is accepted."
     yield ""
     yield "Repositories may be shared."
     for record in records():

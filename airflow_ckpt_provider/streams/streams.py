@@ -146,6 +146,10 @@ def _nested(streams: Collection[Stream]) -> Iterator[Problem]:
             if _is_place(sink.sink):
                 _add(tables, "a sink of", stream, sink.sink)
     for stream in streams:
+        for source in stream.sources.values():
+            for table in source.tables.values():
+                _add(tables, "a source of", stream, table)
+    for stream in streams:
         at = ("streams", stream.name)
         yield from _inside((*at, "checkpoint"), stream.checkpoint, checkpoints, repositories)
         # VACUUM leaves hidden directories alone: a checkpoint in <table>/_checkpoints is usual.

@@ -331,6 +331,19 @@ def test_an_action_that_cannot_be_done_is_refused_before(field: str, action: dic
             "/t/s is inside a sink of 'a', /t",
         ),
         (
+            "streams:\n  a: {checkpoint: /a, repository: /s/r}\n"
+            "  b: {checkpoint: /b, sources: {delta: {tables: {table.0: 'file:///s'}}}}",
+            2,
+            "streams.a.repository",
+            "/s/r is inside a source of 'b', file:///s",
+        ),
+        (
+            "streams:\n  a: {checkpoint: /s/checkpoint, sources: {iceberg: {tables: {table.0: /s}}}}",
+            2,
+            "streams.a.checkpoint",
+            "/s/checkpoint is inside a source of 'a', /s",
+        ),
+        (
             "streams:\n  a: {checkpoint: /a, sinks: [/t, /a]}",
             2,
             "streams.a.sinks[1]",
