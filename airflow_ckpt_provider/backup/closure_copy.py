@@ -152,7 +152,7 @@ def _closures(tree: Tree, pinned: int, batches: int) -> list[Closure]:
     for batch_id in reversed(earlier[len(earlier) - batches + 1 :] if batches <= len(earlier) else earlier):
         try:
             closures.append(resolve_closure(tree, batch_id))
-        except (MissingFileError, RefusedError) as e:
+        except (MissingFileError, RefusedError, UnreadableLogError) as e:
             log.info("batches up to %d are not restorable any more: %s", batch_id, e)
             break
     return closures

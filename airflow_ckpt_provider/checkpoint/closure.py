@@ -163,7 +163,9 @@ def _previous_offsets(tree: Tree, batch_id: int, entry: OffsetEntry) -> list[Sto
             path=f"{OFFSETS}/{batch_id - 1}",
             hint="choose a later batch, or restore a backup",
         )
-    return [_file(tree, f"{OFFSETS}/{before[-1]}", "")]
+    previous = _file(tree, f"{OFFSETS}/{before[-1]}", "")
+    parse_offsets(tree.read(previous), batch_id=before[-1])
+    return [previous]
 
 
 def _next_offsets(tree: Tree, batch_id: int) -> list[StoredFile]:

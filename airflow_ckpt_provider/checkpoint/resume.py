@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ckpt_provider.checkpoint.commits import COMMITS, parse_commit
+from airflow_ckpt_provider.checkpoint.commits import COMMITS, CommitEntry, parse_commit
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, SourceOffset, parse_offsets
 from airflow_ckpt_provider.checkpoint.operators import STATE
@@ -57,14 +57,18 @@ class ResumePoint:
 
 
 def read_resume_point(location: Location, progress: Progress) -> ResumePoint:
-    """Work out the resume point; reads at most two more log entries and lists ``state/``.
+    """Work out the resume point; reads at most two more log entries, at once, and lists ``state/``.
+
+    A start reads the newest entry of both logs, and in ``offsets/`` the one before it too, whichever of them it uses.
 
     :raises UnreadableLogError: one of the log entries that Spark will read cannot be parsed.
     """
     batch_id, replay = _next_batch(progress)
-    with ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(2) as beside:
         listing = beside.submit(lambda: location.list(STATE).directories)
-        start, watermark = _start(location, progress, batch_id, replay)
+        commit = beside.submit(_newest_commit, location, progress)
+        before = _entry_before(location, progress)
+        start, watermark = _start(progress, before, commit.result(), replay)
         operators = [o for o in map(batch_id_of, listing.result()) if o is not None]
     verdict, reasons = _judge(progress, has_state=bool(operators))
     newest = progress.newest
@@ -80,17 +84,23 @@ def read_resume_point(location: Location, progress: Progress) -> ResumePoint:
     )
 
 
-def _start(location: Location, progress: Progress, batch_id: int, replay: bool) -> tuple[tuple[SourceOffset, ...], int]:
-    """Where the sources start, and the watermark."""
+def _start(
+    progress: Progress, before: OffsetEntry | None, commit: CommitEntry | None, replay: bool
+) -> tuple[tuple[SourceOffset, ...], int]:
+    """Where the sources start, and the watermark.
+
+    :param before: see :func:`_entry_before`.
+    :param commit: the newest commit.
+    """
     newest = progress.newest
-    if newest is not None and replay:
-        previous = _entry_before(location, progress, newest.batch_id)
-        return (previous.sources if previous else ()), newest.watermark_ms
-    if newest is not None and batch_id - 1 in progress.logged:
-        last = _entry(location, newest, batch_id - 1)
-        commit = parse_commit(location.read(f"{COMMITS}/{batch_id - 1}"), batch_id=batch_id - 1)
+    if newest is None:
+        return (), 0
+    if replay:
+        return (before.sources if before else ()), newest.watermark_ms
+    last = before if newest.is_continuous else newest
+    if commit is not None and last is not None and last.batch_id == commit.batch_id:
         return last.sources, max(last.watermark_ms, commit.next_watermark_ms)
-    return (), newest.watermark_ms if newest else 0
+    return (), newest.watermark_ms
 
 
 def _next_batch(progress: Progress) -> tuple[int, bool]:
@@ -102,15 +112,27 @@ def _next_batch(progress: Progress) -> tuple[int, bool]:
     return (latest + 1, False) if latest == committed else (latest, True)
 
 
-def _entry(location: Location, newest: OffsetEntry, batch_id: int) -> OffsetEntry:
-    if newest.batch_id == batch_id:
-        return newest
-    return parse_offsets(location.read(f"{OFFSETS}/{batch_id}"), batch_id=batch_id)
+def _newest_commit(location: Location, progress: Progress) -> CommitEntry | None:
+    """The newest commit, which every start reads that finds an entry in ``offsets/``."""
+    committed = progress.latest_committed
+    if committed is None or progress.newest is None:
+        return None
+    return parse_commit(location.read(f"{COMMITS}/{committed}"), batch_id=committed)
 
 
-def _entry_before(location: Location, progress: Progress, batch_id: int) -> OffsetEntry | None:
-    before = [b for b in progress.logged if b < batch_id]
-    return parse_offsets(location.read(f"{OFFSETS}/{before[-1]}"), batch_id=before[-1]) if before else None
+def _entry_before(location: Location, progress: Progress) -> OffsetEntry | None:
+    """The entry before the newest, which every start reads; in continuous mode that of the newest commit instead."""
+    newest = progress.newest
+    if newest is None:
+        return None
+    if newest.is_continuous:
+        batch_id = progress.latest_committed
+        if batch_id == newest.batch_id:
+            return newest
+        read = batch_id if batch_id in progress.logged else None
+    else:
+        read = max((b for b in progress.logged if b < newest.batch_id), default=None)
+    return None if read is None else parse_offsets(location.read(f"{OFFSETS}/{read}"), batch_id=read)
 
 
 def _judge(progress: Progress, *, has_state: bool) -> tuple[Verdict, tuple[str, ...]]:

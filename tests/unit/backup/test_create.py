@@ -224,6 +224,16 @@ class TestRestorableBatches:
         result = back_up(place, files, restorable_batches=2)
         assert result.manifest.restorable == (3, 6)
 
+    def test_an_older_entry_is_torn(self, place: Location) -> None:
+        """Batches 4 and 3 cannot be started from: a start after either reads ``offsets/3``."""
+        result = back_up(place, stream(6) | {"offsets/3": b""}, restorable_batches=4)
+        assert result.manifest.restorable == (5, 6)
+
+    @pytest.mark.parametrize("path", ["offsets/5", "offsets/6", "commits/6"])
+    def test_an_entry_that_the_next_start_reads_is_torn(self, place: Location, path: str) -> None:
+        with pytest.raises(UnreadableLogError, match=path):
+            back_up(place, stream(6) | {path: b""})
+
     @pytest.mark.parametrize("number", [0, -1])
     def test_none(self, place: Location, number: int) -> None:
         with pytest.raises(RefusedError) as error:

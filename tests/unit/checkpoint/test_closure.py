@@ -327,6 +327,22 @@ def test_an_unreadable_entry_is_named(place: Location) -> None:
     assert (error.value.path, error.value.batch_id) == ("commits/4", 4)
 
 
+@pytest.mark.parametrize("content", [b"", b'v1\n{"batchWater'], ids=["empty", "cut off"])
+def test_the_entry_before_is_unreadable(place: Location, content: bytes) -> None:
+    """A start after batch 4 reads it too, and fails."""
+    files = logs(range(7)) | {"offsets/3": content}
+    with pytest.raises(UnreadableLogError, match="offsets/3"):
+        closure_of(place, files, 4)
+    assert "offsets/3" not in paths(Checkpoint.at(place).closure(6))
+
+
+def test_async_progress_reads_the_entry_before_on_disk(place: Location) -> None:
+    files = {p: d for p, d in logs(range(7)).items() if p.rpartition("/")[2] in ("0", "3", "6", "metadata")}
+    files |= {f"sources/0/{i}": b"v1" for i in range(7)} | {"offsets/3": b""}
+    with pytest.raises(UnreadableLogError, match="offsets/3"):
+        closure_of(place, files, 6)
+
+
 def test_an_unknown_provider_is_refused(place: Location) -> None:
     files = hdfs_aggregation(4) | logs(range(5), provider="com.example.MyProvider")
     with pytest.raises(RefusedError, match=r"^state/0/0: the state store provider com.example.MyProvider is not known"):

@@ -231,17 +231,49 @@ class TestContinuous:
         assert any("offsets/2" in reason for reason in found.reasons)
 
 
-@pytest.mark.parametrize("path", ["offsets/2", "offsets/3"])
-def test_an_entry_that_spark_will_read_is_unreadable(place: Location, path: str) -> None:
+@pytest.mark.parametrize("content", [b"", b'v1\n{"batchWater'], ids=["empty", "cut off"])
+@pytest.mark.parametrize(
+    ("logged", "committed", "path"),
+    [
+        ([0, 1, 2, 3], [0, 1, 2, 3], "offsets/3"),
+        ([0, 1, 2, 3], [0, 1, 2, 3], "offsets/2"),
+        ([0, 1, 2, 3], [0, 1, 2, 3], "commits/3"),
+        ([0, 1, 2, 3], [0, 1, 2], "offsets/3"),
+        ([0, 1, 2, 3], [0, 1, 2], "offsets/2"),
+        ([0, 1, 2, 3], [0, 1, 2], "commits/2"),
+        ([0, 1, 2], [0, 1, 2, 3], "commits/3"),
+        ([0, 3, 6], [0, 3, 6], "offsets/3"),
+        ([0, 3, 6], [0, 3], "commits/3"),
+    ],
+)
+def test_an_entry_that_every_start_reads_is_unreadable(
+    place: Location, logged: list[int], committed: list[int], path: str, content: bytes
+) -> None:
     with pytest.raises(UnreadableLogError) as error:
-        resume(place, checkpoint([0, 1, 2, 3], [0, 1, 2]) | {path: b""})
+        resume(place, checkpoint(logged, committed) | {path: content})
     assert (error.value.path, error.value.batch_id) == (path, int(path[-1]))
 
 
-def test_the_newest_commit_is_unreadable(place: Location) -> None:
+@pytest.mark.parametrize(
+    ("logged", "committed", "path"),
+    [
+        ([0, 1, 2, 3], [0, 1, 2, 3], "offsets/1"),
+        ([0, 1, 2, 3], [0, 1, 2, 3], "commits/2"),
+        ([], [0, 1], "commits/1"),
+    ],
+)
+def test_an_entry_that_no_start_reads_is_not_read(
+    place: Location, logged: list[int], committed: list[int], path: str
+) -> None:
+    files = checkpoint(logged, committed)
+    assert resume(place / "torn", files | {path: b""}) == resume(place / "whole", files)
+
+
+@pytest.mark.parametrize("path", ["offsets/1", "commits/1"])
+def test_continuous_mode_reads_the_newest_commit_and_its_offsets(place: Location, path: str) -> None:
     with pytest.raises(UnreadableLogError) as error:
-        resume(place, checkpoint([0, 1], [0, 1]) | {"commits/1": b""})
-    assert (error.value.path, error.value.batch_id) == ("commits/1", 1)
+        resume(place, continuous([0, 1, 2], [0, 1]) | {path: b""})
+    assert error.value.path == path
 
 
 def test_to_json(place: Location) -> None:
@@ -259,10 +291,10 @@ def test_to_json(place: Location) -> None:
 
 
 def test_cost(place: Location) -> None:
-    """On top of the progress: one listing and at most one small read, however many batches there are."""
+    """On top of the progress: one listing and at most two small reads, however many batches there are."""
     for committed in ([*range(300)], [*range(299)]):
         location, store = watched(plant(place / str(len(committed)), checkpoint([*range(300)], committed, operators=1)))
         Checkpoint.at(location).resume_point()
         assert store.count("list") == 3
-        assert store.count("read") == 3
-        assert len(store.requests) == 6
+        assert store.count("read") == 4
+        assert len(store.requests) == 7
