@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ckpt_provider.guards.registry import MAKES_ITS_OWN_ROWS
+from airflow_ckpt_provider.guards.rate import KIND as MAKES_ITS_OWN_ROWS
 from airflow_ckpt_provider.guards.report import GuardReport, SourceReport
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -63,7 +63,7 @@ def _of_source(source: SourceReport) -> tuple[float | None, bool]:
         return 0.0, True
     if source.verdict is Verdict.UNKNOWN:
         return source.seconds_left, False
-    if source.kind in MAKES_ITS_OWN_ROWS:
+    if source.kind == MAKES_ITS_OWN_ROWS:
         return None, True
     if any("limited_by" in part.facts for part in source.parts):  # Kafka: the bound is that of some partitions
         return source.seconds_left, all(

@@ -144,12 +144,15 @@ def from_checkpoint(
     return GuardedQuery(location.uri, tuple(sources), resume.batch_id, tuple(judgements))
 
 
-def from_facts(facts: Mapping[str, Any], *, subject: str, batch_id: int) -> GuardedQuery:
+def from_facts(
+    facts: Mapping[str, Any], *, subject: str, batch_id: int, first_files: Mapping[str, bytes] | None = None
+) -> GuardedQuery:
     """What a query will read first after a restore of a backup's newest batch.
 
     :param facts: ``facts`` of its manifest.
     :param subject: what to call the backup.
     :param batch_id: its newest batch.
+    :param first_files: ``sources/<n>/0`` of the backup, by source, where that was read.
     """
     known = _sources_of(facts)
     time = facts.get("batch_times", {}).get(str(batch_id))
@@ -163,6 +166,7 @@ def from_facts(facts: Mapping[str, Any], *, subject: str, batch_id: int) -> Guar
             known=known.get(start.source, {}),
             logged_at=logged_at,
             reread=(before.get(start.source),) if asks_again else (),
+            first_file=(first_files or {}).get(start.source),
         )
         for start in starts
     )

@@ -25,8 +25,6 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
 GROUP = "airflow_ckpt_provider.guards"
-#: Kinds of sources that keep no data anywhere, so that none can be gone.
-MAKES_ITS_OWN_ROWS = frozenset({"rate", "rate-micro-batch"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +61,7 @@ class GuardedSource:
     :param known: what a backup recorded of this source when it was taken (``facts`` of its manifest); empty without one.
     :param logged_at: when the start offset was logged, in UTC, where known.
     :param planned_at: when ``end`` was logged, in UTC, where known.
+    :param first_file: content of ``sources/<n>/0``, where it comes from a backup; ``None``: it is read from ``log``.
     :param reread: at a start without a replay, Spark asks its older sources (V1: Delta, files) again for what the newest
         batch had read, and throws it away: the offset from which, or ``None`` in it for a first batch, which has none
         before it. Empty where that does not happen or is not known.
@@ -75,6 +74,7 @@ class GuardedSource:
     logged_at: datetime | None = None
     reread: tuple[Offset | None, ...] = ()
     planned_at: datetime | None = None
+    first_file: bytes | None = None
 
     @property
     def name(self) -> str:
@@ -119,9 +119,10 @@ def _own_guards(settings: GuardSettings, taken: Collection[str]) -> list[Guard]:
     from airflow_ckpt_provider.guards.files import FileGuard
     from airflow_ckpt_provider.guards.iceberg import IcebergGuard
     from airflow_ckpt_provider.guards.kafka import KafkaGuard
+    from airflow_ckpt_provider.guards.rate import RateGuard
 
     found: list[Guard] = []
-    for make in (KafkaGuard, DeltaGuard, IcebergGuard, FileGuard):
+    for make in (KafkaGuard, DeltaGuard, IcebergGuard, FileGuard, RateGuard):
         try:
             found.append(make(settings))
         except RefusedError:
@@ -133,8 +134,6 @@ def _own_guards(settings: GuardSettings, taken: Collection[str]) -> list[Guard]:
 def judge_source(source: GuardedSource, guards: Sequence[Guard]) -> SourceReport:
     """Have a source judged by the first guard that recognises it; ``UNKNOWN`` where none does."""
     guard = next((guard for guard in guards if guard.recognises(source)), None)
-    if guard is None and source.start.kind in MAKES_ITS_OWN_ROWS:
-        return SourceReport(source.name, source.start.kind)
     if guard is None:
         return not_guarded(source, _unguarded(source, guards))
     return guard.judge(source)

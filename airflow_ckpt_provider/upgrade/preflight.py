@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_ckpt_provider.backup.contents import no_backup_of
+from airflow_ckpt_provider.backup.first_files import first_files
 from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.recorded_sources import recorded_sources, sources_at
@@ -66,7 +67,9 @@ def query_to_guard(
         )
     manifest = repository.manifest(backup_id or LATEST, name=name)
     subject = f"backup {manifest.backup_id} of {manifest.name}"
-    return _compared(from_facts(manifest.facts, subject=subject, batch_id=manifest.batch_id), manifest, None)
+    first = first_files(repository, manifest, manifest.batch_id)
+    query = from_facts(manifest.facts, subject=subject, batch_id=manifest.batch_id, first_files=first)
+    return _compared(query, manifest, None)
 
 
 def _newest(

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_ckpt_provider.backup.content_checks import read_content
+from airflow_ckpt_provider.backup.first_files import first_files
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.recorded_sources import recorded_sources
 from airflow_ckpt_provider.backup.repository import Repository
@@ -65,7 +66,10 @@ def _query(
 ) -> GuardedQuery:
     if target.backup:
         return from_facts(
-            _facts_at(target.backup, target.batch_id, repository), subject=target.where, batch_id=target.batch_id
+            _facts_at(target.backup, target.batch_id, repository),
+            subject=target.where,
+            batch_id=target.batch_id,
+            first_files=first_files(repository, target.backup, target.batch_id) if repository else None,
         )
     location = tree.location
     planned = _entry(tree, target.batch_id + 1) if replays else None
