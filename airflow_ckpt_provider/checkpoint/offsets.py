@@ -17,6 +17,8 @@ from airflow_ckpt_provider.units import is_number
 
 OFFSETS = "offsets"
 _KNOWN = frozenset({1, 2})
+#: The highest number of partitions: a Java int.
+_MOST_PARTITIONS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,13 @@ def _check_metadata(entry: OffsetEntry, path: str) -> None:
     try:
         if not isinstance(entry.conf, dict):
             raise ValueError(f"conf is {entry.conf!r}")
-        _ = (entry.watermark_ms, entry.time, entry.state_partitions, entry.state_codec)
+        _ = (entry.watermark_ms, entry.time)
+        for name, value in (("provider", entry.state_provider or ""), ("codec", entry.state_codec)):
+            if not isinstance(value, str):
+                raise ValueError(f"the {name} of the state store is {value!r:.80}")
+        partitions = entry.state_partitions
+        if partitions is not None and not 0 < partitions <= _MOST_PARTITIONS:
+            raise ValueError(f"the number of state partitions is {partitions!r:.80}")
     except (ValueError, TypeError, OverflowError, OSError) as e:
         raise UnreadableLogError(
             f"{path}: the batch metadata holds what Spark would not write ({e})",

@@ -47,12 +47,15 @@ def parse_operator_metadata(data: bytes, *, path: str) -> OperatorMetadata:
     try:
         content: dict[str, Any] = load_json(data.partition(b"\n")[2])
         stores = content["stateStoreInfo"]
+        schemas = tuple(uri for s in stores for uri in s.get("stateSchemaFilePaths") or ())
+        if not all(isinstance(uri, str) for uri in schemas):
+            raise ValueError(f"stateSchemaFilePaths are {schemas!r:.80}")
         return OperatorMetadata(
             name=str(content["operatorInfo"]["operatorName"]),
             partitions=max((int(s["numPartitions"]) for s in stores), default=None),
-            schema_files=tuple(uri for s in stores for uri in s.get("stateSchemaFilePaths") or ()),
+            schema_files=schemas,
         )
-    except (ValueError, KeyError, TypeError) as e:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as e:
         raise UnreadableLogError(
             f"{path}: not readable operator metadata ({type(e).__name__}: {e})",
             path=path,

@@ -409,7 +409,10 @@ def _named(place: Location, file: StoredFile, number: int) -> dict[str, int | No
 
 def _inside(place: Location, uri: str) -> str | None:
     """A data file's path relative to the sink, or ``None`` where it lies elsewhere or leads there."""
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError:  # no URI at all, such as file://[x
+        return None
     path = unquote(parts.path)
     if parts.netloc:
         path = f"{parts.netloc}{path}"

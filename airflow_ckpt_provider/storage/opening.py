@@ -40,11 +40,11 @@ def open_location(uri: str, *, storage_options: dict[str, Any] | None = None) ->
     :param storage_options: arguments of the fsspec filesystem, such as ``key``, ``secret`` and ``endpoint_url``.
     :raises MissingExtraError: the store's client is not installed; the message has the ``pip install`` line.
     :raises RefusedError: there are credentials before the bucket of the URI, or a zero byte in it; a scheme is followed by one
-        slash.
+        slash; a ``file://`` names another machine; it is no URI.
     :raises StorageError: the scheme is unknown or the client refuses its arguments.
     """
     refuse_zero_byte(uri)
-    scheme = urlsplit(uri).scheme if "://" in uri or uri.startswith("file:") else ""
+    scheme = _scheme(uri)
     if not scheme and (slip := _ONE_SLASH.match(uri)):
         # Of a path of this machine a repository would be made, and backups would be found nowhere else.
         on_cluster = ", or on a cluster of Databricks /dbfs/…" if slip[1] == "dbfs" else ""
@@ -55,7 +55,7 @@ def open_location(uri: str, *, storage_options: dict[str, Any] | None = None) ->
     if scheme in ("", "file"):
         # Taken as it stands: in a Hadoop path neither "%" nor "#" nor "?" has a meaning of its own.
         path = uri[len("file:") :] if scheme else uri
-        path = path.removeprefix("//") if scheme else path
+        path = _without_host(uri, path.removeprefix("//")) if path.startswith("//") and scheme else path
         if not path:
             raise RefusedError(
                 f"{uri!r} is no address: it names no directory", hint="name one; the current directory is ."
@@ -78,6 +78,29 @@ def open_location(uri: str, *, storage_options: dict[str, Any] | None = None) ->
         store = S3Store(settings, beyond=lambda: FsspecStore(_filesystem(uri, address, tuned)[0]))
         return Location(store, path)
     return location_of(*_filesystem(uri, address, options))
+
+
+def _scheme(uri: str) -> str:
+    """The scheme of a URI; empty for a path."""
+    try:
+        return urlsplit(uri).scheme if "://" in uri or uri.startswith("file:") else ""
+    except ValueError as e:
+        raise RefusedError(f"{uri} is no address: {e}", hint="correct the address") from e
+
+
+def _without_host(uri: str, rest: str) -> str:
+    """The path of a ``file://`` that is of this machine.
+
+    :param rest: what follows ``file://``.
+    """
+    host, slash, path = rest.partition("/")
+    if host.lower() in ("", "localhost") and (slash or not host):
+        return slash + path
+    # Of its host a directory below the current one would be made, and backups would be found nowhere else.
+    raise RefusedError(
+        f"{uri} is no address: {host} is read as the name of a machine",
+        hint=f"write file:///{rest}, with three slashes",
+    )
 
 
 def refuse_password(uri: str) -> None:

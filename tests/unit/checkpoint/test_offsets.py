@@ -218,3 +218,22 @@ def test_v2_round_trip(offsets: dict[str, str]) -> None:
     entry = parse(offsets_log(*(f"{n}:{o}" for n, o in offsets.items()), metadata=ABOUT, version=2))
     assert {s.source: s.offset.text if s.offset else "-" for s in entry.sources} == offsets
     assert [s.source for s in entry.sources] == sorted(offsets)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        ("spark.sql.streaming.stateStore.providerClass", 5, "the provider of the state store is 5"),
+        ("spark.sql.streaming.stateStore.providerClass", ["x"], "the provider of the state store is ['x']"),
+        ("spark.sql.streaming.stateStore.compression.codec", 5, "the codec of the state store is 5"),
+        ("spark.sql.streaming.stateStore.compression.codec", None, "the codec of the state store is None"),
+        ("spark.sql.shuffle.partitions", "-3", "the number of state partitions is -3"),
+        ("spark.sql.shuffle.partitions", "0", "the number of state partitions is 0"),
+        ("spark.sql.shuffle.partitions", "2147483648", "the number of state partitions is 2147483648"),
+        ("spark.sql.streaming.internal.stateStore.partitions", "-1", "the number of state partitions is -1"),
+    ],
+)
+def test_settings_that_spark_would_not_write(key: str, value: Any, what: str) -> None:
+    about = batch_metadata(7)
+    found = refusal(offsets_log('{"logOffset":5}', metadata={**about, "conf": {**about["conf"], key: value}}))
+    assert found.message == f"offsets/7: the batch metadata holds what Spark would not write ({what})"

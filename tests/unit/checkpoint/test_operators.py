@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 
@@ -46,6 +48,22 @@ def test_no_metadata(data: bytes) -> None:
         parse_operator_metadata(data, path=PATH)
     assert error.value.message.startswith(f"{PATH}: not readable operator metadata (")
     assert (error.value.path, error.value.hint) == (PATH, "restore the file from a backup")
+
+
+@pytest.mark.parametrize("paths", [[5], [None], [URI, {}], 5])
+def test_schema_paths_that_are_no_text(paths: object) -> None:
+    store = {"numPartitions": 2, "stateSchemaFilePaths": paths}
+    content = {"operatorInfo": {"operatorId": 0, "operatorName": "x"}, "stateStoreInfo": [store]}
+    with pytest.raises(UnreadableLogError, match="not readable operator metadata") as error:
+        parse_operator_metadata(b"v2\n" + json.dumps(content).encode(), path=PATH)
+    assert error.value.path == PATH
+
+
+@pytest.mark.parametrize("stores", [[5], [None], 5, [{"numPartitions": 1e400}]])
+def test_stores_of_another_form(stores: object) -> None:
+    content = {"operatorInfo": {"operatorId": 0, "operatorName": "x"}, "stateStoreInfo": stores}
+    with pytest.raises(UnreadableLogError, match="not readable operator metadata"):
+        parse_operator_metadata(b"v2\n" + json.dumps(content).encode(), path=PATH)
 
 
 def test_cut_off_anywhere() -> None:

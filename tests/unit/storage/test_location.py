@@ -111,6 +111,23 @@ def test_a_slash_too_few_is_no_directory_of_this_machine(
     assert open_location("file:/data").root == open_location("file:///data").root == "/data"
 
 
+@pytest.mark.parametrize("uri", ["s3://[bucket/x", "hdfs://[::1/x", "gs://]/x", "file://[::1/x"])
+def test_an_address_that_is_no_uri(uri: str) -> None:
+    with pytest.raises(RefusedError) as error:
+        open_location(uri)
+    assert error.value.message == f"{uri} is no address: Invalid IPv6 URL"
+
+
+def test_the_host_of_a_file_is_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert open_location("file://localhost/data/x").root == open_location("file://LOCALHOST/data/x").root == "/data/x"
+    for uri, host in (("file://data/ckpt", "data"), ("file://localhost", "localhost"), ("file://./ckpt", ".")):
+        with pytest.raises(RefusedError) as error:
+            open_location(uri)
+        assert error.value.message == f"{uri} is no address: {host} is read as the name of a machine"
+        assert error.value.hint == f"write file:///{uri[7:]}, with three slashes"
+
+
 def test_no_file_is_renamed_over_a_device_or_a_pipe(tmp_path: Path) -> None:
     """``fleet --prometheus /dev/null`` by root put a file in the place of the device, for all programs of the machine."""
     os.mkfifo(tmp_path / "pipe")
