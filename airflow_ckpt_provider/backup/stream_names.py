@@ -108,7 +108,7 @@ def joined_name(segments: Sequence[str]) -> str:
 
 def path_mark(path: str) -> str:
     """A few characters that tell a path from any other."""
-    return hashlib.sha256(path.encode()).hexdigest()[:8]
+    return hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:8]
 
 
 def _segments(path: str) -> list[str]:

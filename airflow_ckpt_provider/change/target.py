@@ -56,7 +56,7 @@ class Target:
         """Changes whenever a file comes, goes or is replaced, the seal left out."""
         lines = hashlib.sha256()
         for file in self.visible.values():
-            lines.update(f"{file.path} {file.size} {file.identity}\n".encode())
+            lines.update(f"{file.path} {file.size} {file.identity}\n".encode(errors="surrogateescape"))
         return lines.hexdigest()[:16]
 
 

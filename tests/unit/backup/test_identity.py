@@ -20,7 +20,7 @@ from airflow_ckpt_provider.backup.lease import lease
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.retention import Policy
-from airflow_ckpt_provider.backup.stream_names import new_name, stream_name
+from airflow_ckpt_provider.backup.stream_names import new_name, path_mark, stream_name
 from airflow_ckpt_provider.backup.streams import streams_among
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import (
@@ -61,6 +61,11 @@ def ids(place: Location, name: str) -> list[tuple[str, tuple[str, ...]]]:
 
 
 # ---- names ------------------------------------------------------------------------------------------
+
+
+def test_a_path_that_is_no_utf_8_has_a_mark() -> None:
+    assert path_mark("/ck/x\udcff") != path_mark("/ck/x\udcfe")
+    assert path_mark("/ck/x") == "d704e40e"
 
 
 def test_two_checkpoints_with_the_same_last_segment_are_two_streams(place: Location) -> None:

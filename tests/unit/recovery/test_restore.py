@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.memory_store import MemoryStore
+from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.storage.packs import file_of
 from tests.support.backups import back_up, entry_of, repository, stream
 from tests.support.checkpoints import contents, plant
@@ -150,6 +152,15 @@ class TestIntoAnEmptyPlace:
             apply_restore(plan, rest=STOPPED)
         assert contents(place / "target") == {}
         assert store.count(*WRITES) == 0
+
+
+def test_a_file_name_that_is_no_utf_8(tmp_path: Path) -> None:
+    files = stream() | {"extra/x\udcff": b"x"}
+    place = open_location(str(tmp_path))
+    manifest = back_up(place, files).manifest
+    restore(place, manifest, place / "new")
+    assert (place / "new").read("extra/x\udcff") == b"x"
+    assert (place / "new").read("metadata") == files["metadata"]
 
 
 class TestOrder:
