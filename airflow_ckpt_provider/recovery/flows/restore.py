@@ -6,12 +6,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_ckpt_provider.backup.identity import is_same_stream
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.target import inspect_target
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
+from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
 from airflow_ckpt_provider.recovery.flows.flow import Flow
 from airflow_ckpt_provider.recovery.newest_batch import newest_batch
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
@@ -94,7 +96,7 @@ def plan_flow_restore(
         raise RefusedError(f"flow {flow.path} has no checkpoint yet", hint="run the pipeline first")
     live = flow.version(flow.live)
     parent = manifest.checkpoint.rstrip("/").rpartition("/")[0]
-    if not parent.endswith(flow.path):
+    if not parent.endswith(f"/{flow.path}"):
         raise RefusedError(
             f"backup {manifest.backup_id} is of {manifest.checkpoint}, not of flow {flow.path}",
             hint="choose a backup of this flow (backup_id / --backup-id, name / --name)",
@@ -141,11 +143,33 @@ def plan_flow_restore(
     if mark is None or (repository.kept_plan(mark.plan_id) or {}).get("target") not in (None, live.uri):
         version += 1  # not sealed, or by a restore that was stopped before it had begun the next version
     restore = plan_restore(repository, manifest, flow.version(version), seal_id=mark.plan_id if mark else None, **how)
+    restore = replace(restore, other_query=_other_query(flow, version, repository, manifest))
     if mark and mark.reason != restore.seal_reason:
         raise sealed_by_another(live.uri, mark)
     former = [n for n in flow.versions if n < version]
     observed = flow.version(former[-1]).uri if former else ""
     return FlowRestore(flow, version, replace(restore, observed=observed, continued=mark is not None), cutover)
+
+
+def _other_query(flow: Flow, version: int, repository: Repository, manifest: Manifest) -> str:
+    """The newest query of the flow, where the backup is of none that it is known to have run as; else empty.
+
+    Each version of a flow has a query id of its own. The name of the directory alone does not show that it is the same flow: a
+    pipeline of another ``storage`` may have one of that name.
+
+    :param version: the version that the backup is restored into.
+    """
+    newest = ""
+    for number in sorted((n for n in flow.versions if n < version), reverse=True):
+        place = flow.version(number)
+        try:
+            query_id = parse_query_id(place.read(METADATA_FILE))
+        except (FileNotFoundError, UnreadableLogError):
+            continue
+        if is_same_stream(repository, manifest, place, query_id):
+            return ""
+        newest = newest or query_id
+    return newest
 
 
 def _still_sealed(flow: Flow, done: RestorePlan, repository: Repository) -> RestorePlan | None:

@@ -60,7 +60,8 @@ class RestorePlan(Plan):
     :param kept_before: where an attempt of an earlier version of this package has kept what is replaced.
     :param continued: it was begun before, and is resumed.
     :param observed: URI of the former version of a flow, where the target is its next one; else empty.
-    :param other_query: id of the query whose checkpoint is replaced, if it is not known to be the backup's query; else empty.
+    :param other_query: id of the query whose checkpoint is replaced, or that the flow ran as before, if it is not known to be the
+        backup's query; else empty.
     :param chain: the restore of several streams that it is a part of: see
         :func:`~airflow_ckpt_provider.change.plan.chain_command`; ``None``: it is a restore of its own.
     :param is_prepared: the backup was found whole already, and is kept from being pruned.
@@ -119,12 +120,17 @@ class RestorePlan(Plan):
         return (*self._risk_of_query, *self._risks_of_sinks)
 
     @property
+    def _holder(self) -> str:
+        """Where the other query is. The next version of a flow is empty."""
+        return "the former version of the flow holds" if self.observed else "the target holds"
+
+    @property
     def _risk_of_query(self) -> tuple[Risk, ...]:
         if not self.other_query:
             return ()
         m = self.manifest
         why = (
-            f"the target holds query {self.other_query}, and the backup is of query {m.query_id} of {m.checkpoint}; nothing "
+            f"{self._holder} query {self.other_query}, and the backup is of query {m.query_id} of {m.checkpoint}; nothing "
             "shows that they are one stream"
         )
         return (Risk("other_query", why),)
@@ -417,7 +423,7 @@ class RestorePlan(Plan):
             ("backup", f"`{m.backup_id}` of `{m.name}`, {format_time(m.created)}"),
             ("batch", f"{self.batch_id}; the query continues with {self.batch_id + 1}"),
             ("taken from", f"`{m.checkpoint}`"),
-            ("query", f"`{m.query_id}`" + (f"; the target holds `{self.other_query}`" if self.other_query else "")),
+            ("query", f"`{m.query_id}`" + (f"; {self._holder} `{self.other_query}`" if self.other_query else "")),
             ("target", f"`{self.target.location}` ({there})"),
             ("files", f"{len(self.entries)} ({format_size(self.bytes)})"),
             ("verdict", f"**{self.verdict.value}**"),

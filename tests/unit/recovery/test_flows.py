@@ -32,6 +32,7 @@ from tests.support.watched_stores import WRITES, Killed, forget_all, lives, watc
 
 PATH = "_checkpoints/spark_catalog/default/orders/ingest"
 SINK = Sink(kind="foreachBatch")
+OTHER = "00000000-0000-0000-0000-0000000000ff"
 
 
 @pytest.fixture
@@ -250,6 +251,36 @@ class TestRestore:
         other = create_backup(Checkpoint.at(place / "elsewhere"), repository, name="other").manifest
         with pytest.raises(RefusedError, match="not of flow spark_catalog/default/orders/ingest"):
             plan_flow_restore(ingest(storage), repository, other)
+
+    def test_of_a_flow_whose_catalog_ends_alike(self, storage: Location, repository: Repository) -> None:
+        theirs = storage / PATH.replace("spark_catalog", "not_spark_catalog") / "0"
+        plant(theirs, stateless())
+        other = create_backup(Checkpoint.at(theirs), repository, name="other").manifest
+        mine = next(flow for flow in flows_of(storage) if flow.path.startswith("spark_catalog/"))
+        with pytest.raises(RefusedError, match="not of flow spark_catalog/default/orders/ingest"):
+            plan_flow_restore(mine, repository, other)
+
+    def test_of_another_query_of_that_name(self, storage: Location, repository: Repository, place: Location) -> None:
+        """A pipeline in another storage may have a flow of the same name."""
+        theirs = plant(place / f"theirs/{PATH}/0", stateless() | {"metadata": metadata(OTHER)})
+        manifest = create_backup(Checkpoint.at(theirs), repository, name="theirs").manifest
+        plan = plan_flow_restore(ingest(storage), repository, manifest, sink=SINK)
+        own = ingest(storage).progress
+        assert own
+        assert [risk.why for risk in plan.restore.risks if risk.word == "other_query"] == [
+            f"the former version of the flow holds query {own.query_id}, and the backup is of query {OTHER} of "
+            f"{theirs.uri}; nothing shows that they are one stream"
+        ]
+        with pytest.raises(RefusedError, match="needs somebody to accept: other_query"):
+            apply_flow_restore(plan, accept=["sink_duplicates"], rest=STOPPED)
+        apply_flow_restore(plan, accept=["sink_duplicates", "other_query"], rest=STOPPED)
+        assert (storage / f"{PATH}/1").read("metadata") == metadata(OTHER)
+
+    def test_of_an_earlier_version_with_an_id_of_its_own(self, storage: Location, repository: Repository) -> None:
+        """A full refresh makes a version with a new id: the backup of the version before is one of this flow."""
+        plant(storage / f"{PATH}/1", stateless(5) | {"metadata": metadata(OTHER)})
+        plan = plan_flow_restore(ingest(storage), repository, repository.manifest(name="ingest"), sink=SINK)
+        assert (plan.version, plan.restore.other_query) == (2, "")
 
     def test_stopped_anywhere(self, storage: Location, repository: Repository) -> None:
         plant(storage / f"{PATH}/0", stateless(5))
