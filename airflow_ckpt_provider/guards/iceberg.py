@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.source_offsets import IcebergOffset
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
 from airflow_ckpt_provider.guards.iceberg_client import metadata_by_name, missing_file
 from airflow_ckpt_provider.guards.iceberg_metadata import (
     SCHEME,
@@ -80,6 +80,23 @@ class IcebergGuard:
         if metadata is None:
             reason = f"there is no Iceberg table at {uri}: it has no metadata/*.metadata.json"
             return SourceReport(source.name, KIND, (Judgement(Verdict.WILL_FAIL, reason),), lost=None)
+        try:
+            return self._report(source, offset, table, (uri, metadata, doubt))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as e:
+            raise UnreadableLogError(
+                f"{uri}: a field of the table's metadata has an unexpected form ({type(e).__name__}: {e})",
+                path=uri,
+                hint="see whether a newer version of Iceberg wrote it",
+            ) from e
+
+    def _report(
+        self,
+        source: GuardedSource,
+        offset: IcebergOffset,
+        table: str | Location,
+        found: tuple[str, Mapping[str, Any], str | None],
+    ) -> SourceReport:
+        uri, metadata, doubt = found
         end = source.end if isinstance(source.end, IcebergOffset) else None
         judgements = tuple(_judge(metadata, offset, end, self._options.get(source.name, {})))
         if not judgements:
@@ -103,7 +120,9 @@ class IcebergGuard:
         if not unread or not isinstance(table, str) or not table.startswith(SCHEME):
             return
         try:
-            path = missing_file(table.removeprefix(SCHEME), self._catalog, unread, most=_FILES)
+            # All files of its first snapshot are read, also those that earlier ones added.
+            whole = offset.snapshot_id if offset.scan_all_files and offset.snapshot_id in unread else None
+            path = missing_file(table.removeprefix(SCHEME), self._catalog, unread, most=_FILES, whole=whole)
         except RefusedError as e:
             yield Judgement(Verdict.UNKNOWN, e.message)
             return
@@ -153,17 +172,28 @@ def _time_left(metadata: Mapping[str, Any], offset: IcebergOffset) -> TimeToExpi
         KeyError,
         TypeError,
         AttributeError,
+        OverflowError,
     ):  # damaged, as the verdict says; or settings that are no numbers
         return None
 
 
 def _unread(metadata: Mapping[str, Any], offset: IcebergOffset) -> list[int]:
-    """The snapshots of which files are read next: those that append, and the one of the offset, if some of its are left."""
+    """The snapshots of which files are read next: those that append, and the one of the offset, if some of its are left.
+
+    The first snapshot of a stream is read with all its files, whatever its operation is.
+    """
     snapshots, (line, _) = snapshots_of(metadata), ancestors(metadata)
     at = line.index(offset.snapshot_id)
-    added = str((snapshots[offset.snapshot_id].get("summary") or {}).get("added-data-files", ""))
-    begin = at if added.isdecimal() and offset.position < int(added) else at + 1
-    return [id_ for id_ in line[begin:] if (snapshots[id_].get("summary") or {}).get("operation", "append") == "append"]
+    summary = snapshots[offset.snapshot_id].get("summary") or {}
+    files = str(summary.get("total-data-files" if offset.scan_all_files else "added-data-files", ""))
+    appends = [
+        id_ for id_ in line[at + 1 :] if (snapshots[id_].get("summary") or {}).get("operation", "append") == "append"
+    ]
+    if offset.scan_all_files:
+        has_more = not files.isdecimal() or offset.position < int(files)
+    else:
+        has_more = files.isdecimal() and offset.position < int(files) and summary.get("operation", "append") == "append"
+    return [*([offset.snapshot_id] if has_more else []), *appends]
 
 
 def _judge(

@@ -52,17 +52,22 @@ def metadata_by_name(name: str, properties: Mapping[str, str]) -> dict[str, Any]
     return value
 
 
-def missing_file(name: str, properties: Mapping[str, str], snapshots: Sequence[int], *, most: int) -> str | None:
+def missing_file(
+    name: str, properties: Mapping[str, str], snapshots: Sequence[int], *, most: int, whole: int | None = None
+) -> str | None:
     """The first file that is missing of those that a stream reads for some snapshots: manifests, and the files that they added.
 
     :param name: ``CATALOG.NAMESPACE.TABLE``.
     :param properties: of the catalog.
     :param snapshots: ids of snapshots that the table has.
     :param most: data files to look for at most.
+    :param whole: the one of the snapshots that is read with all its files, also those that earlier snapshots added.
     :raises RefusedError: there are more data files.
     :raises StorageError: the table or its files could not be read.
     """
     table = _load(name, properties)
+    from pyiceberg.manifest import ManifestContent
+
     with _catalog_errors(f"{SCHEME}{name}: its files could not be read", hint="see whether its store can be reached"):
         wanted: list[str] = []
         for id_ in snapshots:
@@ -72,15 +77,15 @@ def missing_file(name: str, properties: Mapping[str, str], snapshots: Sequence[i
             at = snapshot.manifest_list
             try:
                 for manifest in snapshot.manifests(table.io):
-                    if manifest.added_snapshot_id == id_:
+                    if manifest.added_snapshot_id == id_ or (id_ == whole and manifest.content == ManifestContent.DATA):
                         at = manifest.manifest_path
-                        entries = manifest.fetch_manifest_entry(table.io)
-                        wanted += [e.data_file.file_path for e in entries if e.snapshot_id == id_]
+                        entries = manifest.fetch_manifest_entry(table.io)  # without deleted ones
+                        wanted += [e.data_file.file_path for e in entries if id_ in (e.snapshot_id, whole)]
             except FileNotFoundError:
                 return str(at)
             if len(wanted) > most:
                 raise RefusedError(
-                    f"the snapshots to be read added more than {most:,} files: none was looked for",
+                    f"the snapshots to be read {'have' if whole else 'added'} more than {most:,} files: none was looked for",
                     hint="nothing to do: a query that lacks one of them fails when it reads it",
                 )
         with ThreadPoolExecutor(_READERS) as pool:

@@ -71,7 +71,7 @@ def history_of_metadata(metadata: Mapping[str, Any], uri: str, *, path: str, dou
         properties = {str(key): str(value) for key, value in (metadata.get("properties") or {}).items()}
         references = {str(name): int(ref["snapshot-id"]) for name, ref in (metadata.get("refs") or {}).items()}
         table_id = str(metadata["table-uuid"])
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, OSError) as e:
         raise UnreadableLogError(
             f"{path}: a field of the table's metadata has an unexpected form ({type(e).__name__}: {e})",
             path=path,

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
 from airflow_ckpt_provider.checkpoint.source_offsets import IcebergOffset, OpaqueOffset, parse_offset
+from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.guards.iceberg import IcebergGuard
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, judge_source
 from airflow_ckpt_provider.guards.report import SourceReport
+from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
+from tests.support.checkpoints import plant
 from tests.support.iceberg_tables import NAME, Table
 
 
@@ -34,12 +38,14 @@ def judge(
     end: int | None = None,
     where: str = f"iceberg:{NAME}",
     reader: dict[str, str] | None = None,
+    position: int = 1,
+    everything: bool = False,
     **settings: float,
 ) -> SourceReport:
     catalog = {f"catalog.{key}": value for key, value in table.properties.items()}
     options = {"table.0": where, **catalog, **{f"option.0.{key}": value for key, value in (reader or {}).items()}}
     planned = parse_offset(text(end)) if end is not None else None
-    source = GuardedSource(SourceOffset("0", parse_offset(text(start))), planned)
+    source = GuardedSource(SourceOffset("0", parse_offset(text(start, position, everything=everything))), planned)
     return judge_source(source, [IcebergGuard(GuardSettings(options={"iceberg": options}, **settings))])
 
 
@@ -227,3 +233,84 @@ def test_more_files_than_are_looked_for(table: Table, monkeypatch: pytest.Monkey
     report = judge(table, start)
     assert report.verdict is Verdict.UNKNOWN
     assert "added more than 1 files: none was looked for" in report.reasons[0]
+
+
+class TestFirstSnapshot:
+    """A stream reads the first snapshot with all its files, also those that earlier snapshots added."""
+
+    @pytest.mark.parametrize("what", ["data/*.parquet", "metadata/*-m*.avro"])
+    def test_a_file_that_an_earlier_snapshot_added_is_missing(self, tmp_path: Path, what: str) -> None:
+        table = Table(tmp_path / "lake").rows("a")
+        (first,) = table.directory.glob(what)
+        table.rows("b").rows("c")
+        head = table.head or 0
+        assert judge(table, head, position=0, everything=True).verdict is Verdict.SAFE
+        first.unlink()
+        report = judge(table, head, position=0, everything=True)
+        assert (report.verdict, first.name in report.reasons[0]) == (Verdict.WILL_FAIL, True)
+        assert judge(table, head, position=2, everything=True).verdict is Verdict.WILL_FAIL
+        assert judge(table, head, position=3, everything=True).verdict is Verdict.SAFE, "all of it was read"
+        assert judge(table, head, position=0).verdict is Verdict.SAFE, "only what the snapshot added is read"
+
+    def test_a_file_that_was_deleted_before_is_not_read(self, tmp_path: Path) -> None:
+        table = Table(tmp_path / "lake").rows("a")
+        (first,) = table.directory.glob("data/*.parquet")
+        table.rows("b").table.delete("row = 'a'")
+        first.unlink()
+        assert judge(table, table.head or 0, position=0, everything=True).verdict is Verdict.SAFE
+
+    def test_more_files_than_are_looked_for(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("airflow_ckpt_provider.guards.iceberg._FILES", 1)
+        report = judge(table, table.head or 0, position=0, everything=True)
+        assert report.verdict is Verdict.UNKNOWN
+        assert "have more than 1 files: none was looked for" in report.reasons[0]
+
+
+def metadata_with(**fields: Any) -> dict[str, Any]:
+    summary = {"operation": "append", "added-data-files": "2"}
+    snapshot = {"snapshot-id": 1, "sequence-number": 1, "timestamp-ms": 1, "summary": summary}
+    later = {**snapshot, "snapshot-id": 2, "parent-snapshot-id": 1, "sequence-number": 2}
+    whole = {"format-version": 2, "table-uuid": "u", "location": "x", "last-updated-ms": 1, "current-snapshot-id": 2}
+    return {**whole, "snapshots": [snapshot, later], **fields}
+
+
+FIRST = metadata_with()["snapshots"][0]
+OTHER_FORMS = [
+    {"snapshots": [{"sequence-number": 1}]},
+    {"snapshots": {"a": 1}},
+    {"snapshots": [None]},
+    {"snapshots": 5},
+    {"snapshots": [{**FIRST, "snapshot-id": 1e400}]},
+    {"snapshots": [FIRST, {**FIRST, "snapshot-id": 2, "parent-snapshot-id": 1, "summary": ["x"]}]},
+    {"current-snapshot-id": 1e400},
+    {"current-snapshot-id": []},
+]
+
+
+@pytest.mark.parametrize("fields", OTHER_FORMS, ids=str)
+def test_fields_of_another_form(tmp_path: Path, fields: dict[str, Any]) -> None:
+    place = plant(
+        open_location(str(tmp_path / "table")),
+        {
+            "metadata/v1.metadata.json": json.dumps(metadata_with(**fields)).replace("Infinity", "1e400").encode(),
+            "metadata/version-hint.text": b"1",
+        },
+    )
+    guard = IcebergGuard(GuardSettings(options={"iceberg": {"tables": {"0": place}}}))
+    with pytest.raises(UnreadableLogError, match="a field of the table's metadata has an unexpected form"):
+        guard.judge(GuardedSource(SourceOffset("0", parse_offset(text(1, 2)))))
+
+
+@pytest.mark.parametrize("age", [1e400, 10**400], ids=["infinite", "huge"])
+def test_a_time_to_expiry_that_is_no_time(tmp_path: Path, age: float) -> None:
+    fields = metadata_with(refs={"main": {"snapshot-id": 2, "type": "branch", "max-snapshot-age-ms": age}})
+    place = plant(
+        open_location(str(tmp_path / "table")),
+        {
+            "metadata/v1.metadata.json": json.dumps(fields).replace("Infinity", "1e400").encode(),
+            "metadata/version-hint.text": b"1",
+        },
+    )
+    guard = IcebergGuard(GuardSettings(options={"iceberg": {"tables": {"0": place}}}))
+    report = guard.judge(GuardedSource(SourceOffset("0", parse_offset(text(1, 2)))))
+    assert (report.verdict, report.seconds_left) == (Verdict.SAFE, None)

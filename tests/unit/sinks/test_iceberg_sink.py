@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -404,6 +405,16 @@ class TestByDirectory:
                 look_at(Sink(place, ""), 0)
         place.replace("metadata/v1.metadata.json", b'{"table-uuid": "u", "current-snapshot-id": 7, "snapshots": []}')
         with pytest.raises(UnreadableLogError, match="the current snapshot 7 is not among the snapshots"):
+            look_at(Sink(place, ""), 0)
+
+    @pytest.mark.parametrize("made", ["1e400", "1" + 400 * "0", "1" + 30 * "0", '"x"'])
+    def test_a_time_that_is_no_time(self, table: Table, made: str) -> None:
+        place = open_location(str(table.batch(0).as_hadoop_table()))
+        content = place.read("metadata/v1.metadata.json")
+        place.replace(
+            "metadata/v1.metadata.json", re.sub(rb'("timestamp-ms": ?)[0-9]+', rb"\g<1>" + made.encode(), content)
+        )
+        with pytest.raises(UnreadableLogError, match="a field of the table's metadata has an unexpected form"):
             look_at(Sink(place, ""), 0)
 
 
