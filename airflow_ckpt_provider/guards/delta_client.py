@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,6 +179,7 @@ def restore(
     about: Mapping[str, str],
     expected: int,
     storage_options: Mapping[str, str],
+    check_lease: Callable[[], None] = lambda: None,
 ) -> None:
     """Restore a version and set what the table remembers, in one atomic commit.
 
@@ -188,6 +189,7 @@ def restore(
     :param about: what ``commitInfo`` is to say besides.
     :param expected: the version the table has to have before.
     :param storage_options: settings of the store as ``deltalake`` names them; empty for local disks.
+    :param check_lease: raises where the caller may not write any more; called right before ``deltalake`` is asked to commit.
     :raises RefusedError: somebody wrote into the table before, or at the same moment; nothing was changed.
     :raises MissingExtraError: ``deltalake`` is not installed.
     :raises StorageError: the table could not be read or written.
@@ -208,6 +210,7 @@ def restore(
             # With a time: a table with delta.setTransactionRetentionDuration forgets one without at once.
             app_transactions=[client.Transaction(*txn, time.time_ns() // 1_000_000) for txn in txns.items()],
         )
+        check_lease()
         if version == expected:  # only what the table remembers is to change
             opened.create_write_transaction([], "append", opened.schema(), commit_properties=properties)
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import ModuleType
@@ -94,7 +94,16 @@ def missing_file(
 
 
 def commit_by_name(
-    name: str, properties: Mapping[str, str], *, uuid: str, head: int, snapshot: int, tag: str, tag_age_ms: int
+    name: str,
+    properties: Mapping[str, str],
+    *,
+    uuid: str,
+    head: int,
+    snapshot: int,
+    tag: str,
+    tag_age_ms: int,
+    unless: str = "",
+    check_lease: Callable[[], None] = lambda: None,
 ) -> None:
     """Set branch main to a snapshot and tag the former one, in one commit that requires the former one to be current.
 
@@ -105,6 +114,8 @@ def commit_by_name(
     :param snapshot: the one it is to have.
     :param tag: keeps ``head`` from expiry; it must not exist yet.
     :param tag_age_ms: for how long the tag keeps it.
+    :param unless: another tag that must not exist; empty: there is none.
+    :param check_lease: raises where the caller may not write any more; called right before the catalog is asked.
     :raises RefusedError: the catalog refused, as somebody committed before; nothing was changed.
     :raises StorageError: the catalog did not answer; the commit may have happened.
     """
@@ -117,12 +128,14 @@ def commit_by_name(
         f"{SCHEME}{name}: the catalog did not confirm the commit",
         hint="run the same command again: it finds the commit where it happened",
     ):
+        absent = [AssertRefSnapshotId.model_validate({"ref": ref, "snapshot-id": None}) for ref in (tag, unless) if ref]
+        check_lease()
         try:
             table.catalog.commit_table(
                 table,
                 (
                     AssertTableUUID.model_validate({"uuid": uuid}),
-                    AssertRefSnapshotId.model_validate({"ref": tag, "snapshot-id": None}),
+                    *absent,
                     AssertRefSnapshotId.model_validate({"ref": MAIN, "snapshot-id": head}),
                 ),
                 (

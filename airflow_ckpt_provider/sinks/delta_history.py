@@ -232,6 +232,19 @@ class TableHistory:
                 heads[commit.version] = before
         return heads
 
+    def left_by(self, version: int) -> TableCommit | None:
+        """The ``RESTORE`` by which the table returned to rows of before a version; ``None``: it has what that version did.
+
+        What others wrote on top of the version, and restores to a version that builds on it, leave it in the table.
+        """
+        heads, at = self.heads(), self.newest
+        while at > version and (commit := self.at(at)) is not None:
+            before = at - 1 if commit.restored is None else min(commit.restored, at - 1)
+            if before < version and (heads.get(before) is None or heads.get(before) != heads.get(version)):
+                return commit
+            at = before
+        return None
+
 
 def read_table_history(table: Location) -> TableHistory:
     """Read a table's log.

@@ -11,7 +11,7 @@ from airflow_ckpt_provider.guards.delta_log import interval, is_delta_table, rea
 from airflow_ckpt_provider.sinks.data_files import missing_data_file, missing_for_version
 from airflow_ckpt_provider.sinks.delta import equal_versions, inspect_delta
 from airflow_ckpt_provider.sinks.delta_history import TableHistory, features_of, read_table_history
-from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, committed_by, roll_back_table
+from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, committed_by, kept_by, roll_back_table, shut_out
 from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind, SinkStart
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport
@@ -91,7 +91,7 @@ class DeltaSink(SinkKind):
         plans = {commit.plan_id for commit in history.commits}
         if change.continued and change.undo_id in plans:
             raise brought_forward(change)
-        if change.plan_id in plans:
+        if kept_by(place, history, change.plan_id) is not None:
             return
         _expect_same_table(change, history)
         if history.newest != rollback.from_version:
@@ -120,17 +120,26 @@ class DeltaSink(SinkKind):
             storage_options=dict(change.sink.storage_options),
             older_ids=dict.fromkeys(change.report.memories, change.batch_id),
         )
-        change.check_lease()
         by_spark = change.sink.by_spark if rollback.feature else None
         if by_spark:
             _asked_spark.add(change.plan_id)
-        return roll_back_table(target, expected=rollback.from_version, by_spark=by_spark)
+        return roll_back_table(
+            target,
+            expected=rollback.from_version,
+            by_spark=by_spark,
+            check_lease=change.check_lease,
+            undo_command=change.undo_command,
+        )
 
     def is_rolled_back(self, change: SinkChange) -> bool | None:
-        """Whether the plan's commit is in the table; without it that is not known once Spark was asked for it."""
-        return (
-            True if committed_by(_table(change), change.plan_id) is not None else _not_by_spark(change, change.plan_id)
-        )
+        """Whether the plan's commit is in the table. Without it that is not known once Spark was asked for it, or while the
+        commit of an earlier attempt could still succeed.
+        """
+        if committed_by(_table(change), change.plan_id) is not None:
+            return True
+        if change.continued and read_table_history(_table(change)).newest == change.rollback.from_version:
+            return None  # a suspended attempt may still commit
+        return _not_by_spark(change, change.plan_id)
 
     def undo_needs(self, change: SinkChange) -> tuple[list[str], list[str]]:
         """Spark for some features; else files that VACUUM leaves for a while."""
@@ -155,40 +164,66 @@ class DeltaSink(SinkKind):
         return needs, []
 
     def check_undo(self, change: SinkChange) -> None:
-        """See that Spark is there where it takes it, that the roll-back is the newest version, and that no file is gone."""
+        """See that Spark is there where it takes it, that the roll-back is the newest version, and that no file is gone.
+
+        A rewind that was not ended may have left a Spark behind that still restores the table: nothing shuts that out.
+        """
         if change.rollback.feature and change.sink.by_spark is None:
             raise RefusedError(
                 f"rewind {change.plan_id} rolled {change.report.uri} back by Spark, which has to bring it forward again too",
                 hint=_SAY_HOW,
             )
-        done, place, former = self._rolled_back_in(change), _table(change), change.rollback.from_version
-        if done is None or committed_by(place, change.undo_id) is not None:
+        place, former = _table(change), change.rollback.from_version
+        history = read_table_history(place)
+        done = self._rolled_back_in(change, history)
+        if done is None and change.rollback.feature and history.newest == former and not change.is_half_undone:
+            raise RefusedError(
+                f"rewind {change.plan_id} was not ended, and {place} has no RESTORE of it; a Spark that it started may still "
+                "run, and would take out what is written later; nothing was changed",
+                hint="run the same rewind again, which ends it, and undo that; or see that no Spark of it runs any more, make "
+                f"any commit to the table, which lets one that waits refuse (ALTER TABLE delta.`{place.uri}` SET TBLPROPERTIES "
+                f"('airflow-ckpt.undone' = '{change.plan_id}')), and run the same undo again",
+            )
+        if done is None or committed_by(place, change.undo_id) is not None or self._is_put_back(change, history):
             return
-        if gone := _gone(place, read_table_history(place), former):
+        if gone := _gone(place, history, former):
             raise RefusedError(
                 f"{gone}: the table cannot be brought forward again; nothing was changed",
                 hint=change.instead_of_undo("put the file back from a copy"),
             )
 
     def undo(self, change: SinkChange) -> int | None:
-        """One commit that restores the version before the roll-back, and its memory."""
-        rolled_back, rollback, report = self._rolled_back_in(change), change.rollback, change.report
-        if rolled_back is None or rollback.from_version is None:
-            return None  # killed before the table was rolled back
+        """One commit that restores the version before the roll-back, and its memory.
+
+        Killed before the table was rolled back, it is not known to be dead: a commit that changes nothing shuts it out. Where
+        somebody has restored the table by hand already, only its memory is left to do.
+        """
+        rollback, report, place = change.rollback, change.report, _table(change)
+        history = read_table_history(place)
+        rolled_back = self._rolled_back_in(change, history)
+        former, by_spark = rollback.from_version, change.sink.by_spark if rollback.feature else None
+        if former is None:
+            return None
+        if is_put_back := rolled_back is not None and self._is_put_back(change, history):
+            former = rolled_back = history.newest
         target = TableTarget(
-            table=_table(change),
-            version=rollback.from_version,
+            table=place,
+            version=former,
             app_id=change.app_id,
             batch_id=next(b for b in (report.remembered, report.batch_id, change.newest) if b is not None),
             plan_id=change.undo_id,
             storage_options=dict(change.sink.storage_options),
             older_ids=dict(report.memories),
         )
-        change.check_lease()
-        by_spark = change.sink.by_spark if rollback.feature else None
+        if rolled_back is None:
+            if not rollback.feature and history.newest == former:
+                shut_out(target, expected=former, check_lease=change.check_lease)
+            return None
+        if rollback.feature and is_put_back:
+            return None  # Spark's RESTORE has changed nothing but rows
         if by_spark:
             _asked_spark.add(change.undo_id)
-        return roll_back_table(target, expected=rolled_back, by_spark=by_spark)
+        return roll_back_table(target, expected=rolled_back, by_spark=by_spark, check_lease=change.check_lease)
 
     def is_undone(self, change: SinkChange) -> bool | None:
         """Whether the undo's commit is in the table; without it that is not known once Spark was asked for it."""
@@ -196,11 +231,19 @@ class DeltaSink(SinkKind):
             True if committed_by(_table(change), change.undo_id) is not None else _not_by_spark(change, change.undo_id)
         )
 
-    def _rolled_back_in(self, change: SinkChange) -> int | None:
-        """The version in which the table was rolled back, which still has to be its newest; ``None`` without one."""
-        place, record = _table(change), change.record
-        done = record["table_version"] if record else committed_by(place, change.plan_id)
-        history = read_table_history(place)
+    def _is_put_back(self, change: SinkChange, history: TableHistory) -> bool:
+        """Whether somebody restored the rows of before the roll-back by hand, so that none of them has to be restored."""
+        done, former = _done(change, history), change.rollback.from_version
+        if done is None or former is None or history.at(former) is None or _has_commit_of(history, change.undo_id):
+            return False
+        return history.left_by(done) is not None and history.left_by(former) is None
+
+    def _rolled_back_in(self, change: SinkChange, history: TableHistory) -> int | None:
+        """The version in which the table was rolled back, which still has to be its newest; ``None`` without one.
+
+        It counts too where somebody restored by hand what was before, or where the undo was made.
+        """
+        place, done = _table(change), _done(change, history)
         newest, former = history.newest, change.rollback.from_version
         if done is None:
             _expect_same_table(change, history)
@@ -217,9 +260,10 @@ class DeltaSink(SinkKind):
                 f"the table back from version {former}; nothing was changed",
                 hint=None if change.is_half_undone else "run the same rewind again, which ends it",
             )
+        undone = kept_by(place, history, change.undo_id)
         if done is not None and newest in equal_versions(history, done):
             return newest  # also where somebody has restored it by hand
-        if done is not None and committed_by(place, change.undo_id) is None:
+        if done is not None and undone is None and not self._is_put_back(change, history):
             raise RefusedError(
                 f"{place} was written to since rewind {change.plan_id}: it is at version {newest}, the roll-back was {done}",
                 hint=change.instead_of_undo(
@@ -228,6 +272,17 @@ class DeltaSink(SinkKind):
                 ),
             )
         return int(done) if done is not None else None
+
+
+def _done(change: SinkChange, history: TableHistory) -> int | None:
+    """The version in which the plan rolled the table back, whatever happened since; ``None`` without one."""
+    if change.record:
+        return None if (version := change.record["table_version"]) is None else int(version)
+    return next((c.version for c in reversed(history.commits) if c.plan_id == change.plan_id), None)
+
+
+def _has_commit_of(history: TableHistory, plan_id: str) -> bool:
+    return any(c.plan_id == plan_id for c in history.commits)
 
 
 def brought_forward(change: SinkChange) -> RefusedError:

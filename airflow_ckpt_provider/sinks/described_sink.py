@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
 from airflow_ckpt_provider.sinks.delta import inspect_delta
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
+from airflow_ckpt_provider.sinks.delta_rollback import restored_since
 from airflow_ckpt_provider.sinks.delta_sink import brought_forward
 from airflow_ckpt_provider.sinks.described_history import described_history, is_row_change
 from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind, SinkStart
@@ -106,7 +107,9 @@ class DescribedSink(SinkKind):
         history = self._history(change)
         if change.continued and self._undone_in(change, history) is not None:
             raise brought_forward(change)
-        if self._rolled_back_in(change, history) is None:
+        if (done := self._rolled_back_in(change, history)) is not None:
+            _expect_kept(change, history, done, change.plan_id)
+        else:
             if change.continued:
                 _check_lost(change, history)
             _expect(history, change.rollback.from_version, "the plan was made at")
@@ -115,6 +118,7 @@ class DescribedSink(SinkKind):
         """Restore the version, and see what came of it."""
         history = self._history(change)
         if (done := self._rolled_back_in(change, history)) is not None:
+            _expect_kept(change, history, done, change.plan_id)
             return done
         _expect(history, change.rollback.from_version, "the plan was made at")
         return self._restore(change, change.rollback.from_version, change.rollback.to_version, change.plan_id)
@@ -144,6 +148,7 @@ class DescribedSink(SinkKind):
         """Restore the version before the roll-back."""
         history = self._history(change)
         if (done := self._undone_in(change, history)) is not None:
+            _expect_kept(change, history, done, change.undo_id)
             return done
         rolled_back = self._to_bring_forward(change)
         if rolled_back is None:
@@ -210,7 +215,9 @@ class DescribedSink(SinkKind):
                     "which ends it, and undo that",
                 )
             return None
-        if self._undone_in(change, history) is None and not _has_rows_of(history, rolled_back):
+        if (undone := self._undone_in(change, history)) is not None:
+            _expect_kept(change, history, undone, change.undo_id)
+        elif not _has_rows_of(history, rolled_back):
             raise RefusedError(
                 f"{change.report.uri} was written to since rewind {change.plan_id}: it is at version {history.newest}, the "
                 f"roll-back was {rolled_back}",
@@ -274,6 +281,15 @@ class DescribedSink(SinkKind):
 def _name(change: SinkChange) -> str:
     """The table's name, as the plan has it."""
     return change.report.uri.partition(":")[2]
+
+
+def _expect_kept(change: SinkChange, history: TableHistory, done: int, plan_id: str) -> None:
+    """See that nobody restored the table since to what it was before our ``RESTORE``.
+
+    :raises RefusedError: somebody has.
+    """
+    if (by := history.left_by(done)) is not None:
+        raise restored_since(change.report.uri, _name(change), plan_id, done, by.describe())
 
 
 def _check_lost(change: SinkChange, history: TableHistory) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError, StorageError
@@ -30,12 +30,15 @@ from airflow_ckpt_provider.storage.location import Location
 _HINT_CHECKSUM = f"{METADATA}/.version-hint.text.crc"
 
 
-def commit_to_directory(place: Location, path: str, metadata: Mapping[str, Any]) -> None:
+def commit_to_directory(
+    place: Location, path: str, metadata: Mapping[str, Any], *, check_lease: Callable[[], None] = lambda: None
+) -> None:
     """Make metadata the next version of a table.
 
     :param place: the table's directory.
     :param path: the current metadata file, which the new one follows.
     :param metadata: the new metadata.
+    :param check_lease: raises where the caller may not write any more; called right before the file is created.
     :raises RefusedError: somebody else committed; the table is as they left it.
     :raises StorageError: somebody else committed the same version under another name, and a newer version follows one of them.
     """
@@ -45,6 +48,7 @@ def commit_to_directory(place: Location, path: str, metadata: Mapping[str, Any])
     text = json.dumps(metadata).encode()
     data = gzip.compress(text, mtime=0) if compressed else text
     _expect_newest(place, path)
+    check_lease()
     try:
         place.create(name, data)
     except FileExistsError as e:

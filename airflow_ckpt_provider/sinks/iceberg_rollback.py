@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +59,11 @@ class IcebergTable:
             return metadata_by_name(self.name, self.properties)
         return read_metadata(self.place, newest_metadata(self.place)[0])
 
+    @property
+    def takes_commits(self) -> bool:
+        """Whether a commit of ours can reach it: not that of a catalog which is given by its directory."""
+        return self.place is None or newest_metadata(self.place)[1]
+
 
 def tag_of(plan_id: str) -> str:
     """The tag that a plan leaves in the table."""
@@ -84,13 +89,25 @@ def holds_snapshot(table: IcebergTable, snapshot: int, *, as_head: bool) -> bool
     return head_of(metadata) == snapshot or (not as_head and snapshot in ancestors(metadata)[0])
 
 
-def set_snapshot(table: IcebergTable, snapshot: int, *, expected: int, plan_id: str) -> int:
+def set_snapshot(
+    table: IcebergTable,
+    snapshot: int,
+    *,
+    expected: int,
+    plan_id: str,
+    unless: str = "",
+    check_lease: Callable[[], None] = lambda: None,
+) -> int:
     """Make a snapshot the current one; the second time it does nothing.
+
+    Where it is the current one already, the commit only adds the tag of the plan.
 
     :param table: the table.
     :param snapshot: id of the snapshot that branch main is to have.
     :param expected: id of the one it has to have before.
     :param plan_id: the plan; a second run of it finds the tag of the first.
+    :param unless: a plan whose tag must not be in the table, up to the commit itself: the undo of this one. Empty: there is none.
+    :param check_lease: raises where this attempt may not write any more; called right before the commit.
     :return: ``snapshot``.
     :raises RefusedError: somebody wrote into the table since the plan was made; the snapshot has expired; the table belongs to a
         catalog. Nothing was changed.
@@ -103,6 +120,11 @@ def set_snapshot(table: IcebergTable, snapshot: int, *, expected: int, plan_id: 
         _expect_still_set(table, metadata, snapshot, expected, plan_id)
         log.info("%s was set to snapshot %d by plan %s already", table, snapshot, plan_id)
         return snapshot
+    if unless and tag_of(unless) in (metadata.get("refs") or {}):
+        raise RefusedError(
+            f"{table} has the tag {tag_of(unless)}: plan {plan_id} was undone; the table was not changed",
+            hint="make a new plan",
+        )
     head = head_of(metadata)
     if head != expected:
         raise RefusedError(
@@ -121,10 +143,12 @@ def set_snapshot(table: IcebergTable, snapshot: int, *, expected: int, plan_id: 
             snapshot=snapshot,
             tag=tag_of(plan_id),
             tag_age_ms=tag_age,
+            unless=tag_of(unless) if unless else "",
+            check_lease=check_lease,
         )
     elif is_hadoop:
         changed = _changed(metadata, path, snapshot, head=expected, tag=tag_of(plan_id), tag_age_ms=tag_age)
-        commit_to_directory(table.place, path, changed)
+        commit_to_directory(table.place, path, changed, check_lease=check_lease)
     else:
         raise RefusedError(
             f"{table} belongs to a catalog, which would not know of a commit in its directory",

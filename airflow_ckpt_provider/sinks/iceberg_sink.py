@@ -80,12 +80,24 @@ class IcebergSink(SinkKind):
         rollback, table = change.rollback, _table(change)
         if rollback.to_version is None or rollback.from_version is None:
             raise ValueError("the plan of an Iceberg table has snapshots")
-        change.check_lease()
-        return set_snapshot(table, rollback.to_version, expected=rollback.from_version, plan_id=change.plan_id)
+        return set_snapshot(
+            table,
+            rollback.to_version,
+            expected=rollback.from_version,
+            plan_id=change.plan_id,
+            unless=change.undo_id,
+            check_lease=change.check_lease,
+        )
 
-    def is_rolled_back(self, change: SinkChange) -> bool:
-        """Whether the plan's tag is in the table."""
-        return snapshot_is_set_by(_table(change), change.plan_id)
+    def is_rolled_back(self, change: SinkChange) -> bool | None:
+        """Whether the plan's tag is in the table. Without it that is not known while the commit of an earlier attempt could
+        still succeed.
+        """
+        table, former = _table(change), change.rollback.from_version
+        if snapshot_is_set_by(table, change.plan_id):
+            return True
+        could_succeed = current_snapshot(table) == former and not snapshot_is_set_by(table, change.undo_id)
+        return None if change.continued and could_succeed else False
 
     def undo_needs(self, change: SinkChange) -> tuple[list[str], list[str]]:
         """The tag keeps what it takes."""
@@ -97,12 +109,19 @@ class IcebergSink(SinkKind):
         self._expect_rolled_back(change)
 
     def undo(self, change: SinkChange) -> int | None:
-        """One commit that sets branch main to the snapshot before the roll-back."""
-        rollback = change.rollback
-        if not self._expect_rolled_back(change) or rollback.to_version is None or rollback.from_version is None:
-            return None  # killed before the table was rolled back
-        change.check_lease()
-        return set_snapshot(_table(change), rollback.from_version, expected=rollback.to_version, plan_id=change.undo_id)
+        """One commit that sets branch main to the snapshot before the roll-back.
+
+        Killed before the table was rolled back, the rewind is not known to be dead: the tag of the undo shuts it out.
+        """
+        rollback, table = change.rollback, _table(change)
+        if rollback.to_version is None or rollback.from_version is None:
+            return None
+        rolled_back, former = self._expect_rolled_back(change), rollback.from_version
+        if not rolled_back and (current_snapshot(table) != former or not table.takes_commits):
+            return None  # no attempt of the rewind can commit any more
+        before = rollback.to_version if rolled_back else former
+        done = set_snapshot(table, former, expected=before, plan_id=change.undo_id, check_lease=change.check_lease)
+        return done if rolled_back else None
 
     def is_undone(self, change: SinkChange) -> bool:
         """Whether the undo's tag is in the table."""

@@ -48,11 +48,11 @@ def test_a_rollback_behind_which_no_reader_stands(chained: Chained, monkeypatch:
 
     real = delta_sink.roll_back_table
 
-    def late(target: Any, *, expected: int, by_spark: Any = None) -> int:
+    def late(target: Any, *, expected: int, **more: Any) -> int:
         if target.table.root.endswith("/silver") and DeltaTable(target.table.uri).version() == expected:
             DeltaTable(target.table.uri).alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})
             expected += 1
-        return real(target, expected=expected, by_spark=by_spark)
+        return real(target, expected=expected, **more)
 
     monkeypatch.setattr(delta_sink, "roll_back_table", late)
     for _ in range(2):

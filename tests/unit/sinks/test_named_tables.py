@@ -163,7 +163,7 @@ def test_spark_takes_out_what_somebody_wrote_at_the_same_moment(tmp_path: Path) 
 
     target = TableTarget(table, 1, QUERY_ID, 1, "plan", {})
     with pytest.raises(StorageError, match=r"(?s)somebody wrote version 4 \(WRITE.*RESTORE TABLE.*VERSION AS OF 4"):
-        roll_back_table(target, expected=3, by_spark=by_spark)
+        roll_back_table(target, expected=3, by_spark=by_spark, undo_command="undo")
 
 
 @pytest.mark.parametrize("application", [APPLICATION, DESCRIBE])
