@@ -452,6 +452,11 @@ def _rollback(start: _Start) -> tuple[SinkRollback | None, str | None]:
     features = sorted(history.features - RESTORED_WITHOUT_SPARK)
     unchanged = _same_as_newest(history) if features else history.newest
     target = after[0].version - 1 if after else unchanged
+    if target is None:
+        return None, (
+            "no earlier version has the rows that the table has now, and Spark makes no commit where it restores the newest "
+            "version; a new query id alone leaves the rows as they are (reset --new-query-id)"
+        )
     if target < 0:
         return None, f"the table was created by a batch after {start.batch_id}: there is no version to roll back to"
     if history.format == "iceberg" and target < history.first:
@@ -472,11 +477,14 @@ def _rollback(start: _Start) -> tuple[SinkRollback | None, str | None]:
     )
 
 
-def _same_as_newest(history: TableHistory) -> int:
-    """The newest version before the newest one with the same rows: Spark makes no commit where it restores the newest."""
+def _same_as_newest(history: TableHistory) -> int | None:
+    """The newest version before the newest one with the same rows: Spark makes no commit where it restores the newest.
+
+    :return: ``None`` where none has them: any other one would lack what somebody wrote.
+    """
     heads = history.heads()
     same = (c.version for c in history.commits[:-1] if heads[c.version] == heads[history.newest])
-    return max(same, default=history.newest - 1)
+    return max(same, default=None)
 
 
 #: Why the version of a batch is not available.

@@ -21,12 +21,12 @@ from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import stream
-from tests.support.changed_sinks import after_writing, change_of
+from tests.support.changed_sinks import after_writing, change_of, spark_restores
 from tests.support.checkpoints import contents, plant
 from tests.support.delta_batches import append, delta_table
 from tests.support.delta_sink import QUERY, Table
 from tests.support.rewinds import NEWEST, repository
-from tests.support.rewound_sinks import carry_out
+from tests.support.rewound_sinks import carry_out, plan_of
 from tests.support.stopped import STOPPED
 
 KIND = DeltaSink()
@@ -128,15 +128,20 @@ class TestAnUndo:
         assert KIND.undo(change) == 8
 
 
+def spark_table(root: Path) -> Location:
+    """A table that only Spark restores: version 1 adds the feature, version n + 1 is batch n."""
+    table = delta_table(root / "t", [0])
+    feature = TableFeatures.DeletionVectors
+    DeltaTable(table.uri).alter.add_feature(feature, allow_protocol_versions_increase=True)
+    return delta_table(root / "t", range(1, NEWEST + 1))
+
+
 class TestBySpark:
     """A rewind by Spark meets another writer, and its error names two ways that lead out."""
 
     @pytest.fixture
     def table(self, tmp_path: Path) -> Location:
-        table = delta_table(tmp_path / "t", [0])
-        feature = TableFeatures.DeletionVectors
-        DeltaTable(table.uri).alter.add_feature(feature, allow_protocol_versions_increase=True)
-        return delta_table(tmp_path / "t", range(1, NEWEST + 1))
+        return spark_table(tmp_path)
 
     @pytest.fixture
     def orders(self, place: Location) -> Location:
@@ -176,6 +181,32 @@ class TestBySpark:
         assert carry_out(orders, sink).table_version == 9
         assert Checkpoint.at(orders).progress().latest_committed == 4
         assert self.batches(table) == list(range(5))
+
+
+def test_spark_has_no_version_to_restore_without_rows_of_others(place: Location, tmp_path: Path) -> None:
+    """Restored by hand to batch 4, and written to by another job since: its rows left without a word, and it was SAFE."""
+    table = spark_table(tmp_path)
+    DeltaTable(table.uri).restore(5)
+    restored = plan_of(plant(place / "restored", stream(NEWEST)), [Sink(place=table, by_spark=spark_restores)])
+    assert restored.sinks[0].report.rollback is not None
+    assert restored.sinks[0].report.rollback.to_version == 5
+    append(table.uri, 777, app_id=None)
+    with pytest.raises(
+        RefusedError, match="no earlier version has the rows that the table has now, and Spark makes no"
+    ):
+        plan_of(plant(place / "orders", stream(NEWEST)), [Sink(place=table, by_spark=spark_restores)])
+
+
+def test_nor_has_the_engine_of_a_table_by_its_name() -> None:
+    warehouse = Warehouse()
+    warehouse.restore("", 4)
+    warehouse.add("MERGE")
+    sink = Sink(None, "unity", table="a.b.c", engines=(warehouse,))  # type: ignore[arg-type]
+    looked = DescribedSink("unity").look(sink)
+    assert looked is not None
+    report = looked.verdict(SinkStart(QueryIds.of(QUERY), 4, 8))
+    assert report.rollback is None
+    assert str(report.obstacle).startswith("no earlier version has the rows that the table has now")
 
 
 class Warehouse:
