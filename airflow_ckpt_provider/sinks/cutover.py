@@ -149,6 +149,16 @@ class Known:
         memory = self.history.remembered(app_id)
         return beyond_the_log(self.sink, self.history, QueryIds.of(app_id)).get(app_id) if memory is None else memory
 
+    def app_id(self, ids: QueryIds | None) -> str | None:
+        """The ``txnAppId`` that stays the same under a new query id; ``None`` where the table knows the query by its query id.
+
+        An id that a person named may be an older query id. Iceberg knows query ids alone.
+        """
+        named = self.sink.app_id
+        if self.history is None or ids is None or named is None:
+            return named
+        return named if ids.known_as(named).writes_as(self.history) == named else None
+
     def memory_of_app_id(self, new_app_id: str | None) -> int | None:
         """Newest batch that a Delta table remembers of the ``txnAppId`` that the new query writes with; ``None`` without one.
 
@@ -204,7 +214,7 @@ def cutover_to_new_checkpoint(
         if ids is None:
             return _unknown_id(known.history)
         first = 0 if continues_after is None else continues_after + 1
-        return _by_app_id(known, new_app_id or sink.app_id, first) or _by_content(
+        return _by_app_id(known, new_app_id or known.app_id(ids), first) or _by_content(
             known, ids, start, _in_words(new_app_id), planned
         )
     if known.is_file_sink and sink.place:
@@ -258,8 +268,7 @@ def cutover_to_new_query_id(
     :param new_app_id: ``txnAppId`` that the query will write with, where it is another one.
     :param planned: batch -> when the checkpoint says that it was planned.
     """
-    sink = known.sink
-    if known.history and (new_app_id or not sink.app_id):
+    if known.history and (new_app_id or known.app_id(ids) is None):
         if ids is None:
             return _unknown_id(known.history)
         return _by_app_id(known, new_app_id, start + 1) or _by_content(

@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
+from airflow_ckpt_provider.recovery.reset.way import ResetWay
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
@@ -128,3 +129,30 @@ def test_delta_does_not_protect_a_new_checkpoint(orders: Location, table: Locati
     append(table.uri, NEWEST, app_id="a-new-query-id")
     assert len(batches_in(table)) == rows + 2
     assert DeltaTable(table.uri).transaction_version(QUERY_ID) == NEWEST
+
+
+class TestAnOlderIdOfTheQuery:
+    """Messages ask for it: "name it: --txn-app-id". The query writes with its query id all the same."""
+
+    OLD = "00000000-0000-0000-0000-00000000000a"
+
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> Location:
+        path = tmp_path / "ids"
+        delta_table(path, range(4), app_id=self.OLD)
+        return delta_table(path, [4, 5, 6])
+
+    @pytest.mark.parametrize("way", [ResetWay.NEW_QUERY_ID, ResetWay.FROM_SCRATCH])
+    def test_a_new_query_id_is_a_new_id_to_the_table(self, orders: Location, table: Location, way: ResetWay) -> None:
+        """It was WILL_SKIP, "a new query id changes nothing here"; the rows were written twice."""
+        orders.delete("commits/6")  # the table has the batch
+        found = [plan_of(orders, way, sink=Sink(place=table, app_id=id_)).cutover for id_ in (None, self.OLD)]
+        assert [each.verdict for each in found] == [Verdict.WILL_DUPLICATE] * 2
+        assert not any("changes nothing here" in reason for each in found for reason in each.reasons)
+
+    def test_a_txn_app_id_stays(self, orders: Location, tmp_path: Path) -> None:
+        orders.delete("commits/6")
+        table = delta_table(tmp_path / "own", range(7), app_id="totals")
+        cutover = plan_of(orders, ResetWay.NEW_QUERY_ID, sink=Sink(place=table, app_id="totals")).cutover
+        assert cutover.verdict is Verdict.WILL_SKIP
+        assert cutover.reasons[0].startswith("a new query id changes nothing here")
