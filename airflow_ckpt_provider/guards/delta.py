@@ -25,6 +25,7 @@ from airflow_ckpt_provider.guards.delta_client import TableState, UnreadableTabl
 from airflow_ckpt_provider.guards.delta_described import read_described
 from airflow_ckpt_provider.guards.delta_feed import judge_feed
 from airflow_ckpt_provider.guards.delta_log import (
+    CATALOG_MANAGED,
     CLOCKS,
     AddedFile,
     DeltaCommit,
@@ -157,6 +158,16 @@ class _Look:
                 f"the table at {self.log.table} is another one (id {state.table_id}; the checkpoint read "
                 f"{others[0]}): "
                 "DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE; start a new checkpoint",
+            )
+            return self._made(facts, None)
+        # What delta-rs has not read itself may have features that it does not know.
+        features = state.features if state and not self.described else self.log.named_features()
+        if managed := sorted(features & CATALOG_MANAGED):
+            self.lost = None
+            self._add(
+                Verdict.UNKNOWN,
+                f"the table has the feature {managed[0]}: its newest versions may not be in its log yet, so neither where it "
+                "ends nor what changed there is known",
             )
             return self._made(facts, None)
         self._judge_history()

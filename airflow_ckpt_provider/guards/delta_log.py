@@ -21,6 +21,9 @@ from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
 
 DELTA_LOG = "_delta_log"
+#: Table features under which the newest commits may not be in the table's log, but in ``_commits`` or ``_staged_commits``
+#: below it until somebody copies them.
+CATALOG_MANAGED = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"})
 #: Directory in it: parts of V2 checkpoints.
 SIDECARS = "_sidecars"
 #: Clocks of Spark's driver and of the table's writer may differ by this much.
@@ -141,6 +144,15 @@ class DeltaLog:
             data = self.table.read(path) if held is None else held
             self._read[version] = parse_commit(data, version=version, path=path)
         return self._read[version]
+
+    def named_features(self) -> frozenset[str]:
+        """Reader and writer features of the newest protocol that a commit names; empty where no commit that is left does."""
+        for version in reversed(self.commits):
+            path = commit_path(version)
+            for action in reversed(read_actions(self.table.read(path), path=path)):
+                if protocol := action.get("protocol"):
+                    return frozenset((*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())))
+        return frozenset()
 
     def content(self, name: str) -> bytes:
         """Read a file of ``_delta_log``; a commit's is kept until :meth:`commit` wants it.

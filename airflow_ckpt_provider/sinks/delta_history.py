@@ -20,6 +20,7 @@ from typing import Any
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
 from airflow_ckpt_provider.guards.delta_log import (
+    CATALOG_MANAGED,
     CLOCKS,
     DELTA_LOG,
     commit_path,
@@ -38,8 +39,6 @@ from airflow_ckpt_provider.units import format_time
 
 #: What our own rollback writes into ``commitInfo``, so that a run that was killed finds it.
 PLAN_KEY = "airflowCkptPlan"
-#: Table features under which the newest commits may not be in the table's log.
-CATALOG_MANAGED = frozenset({"catalogManaged", "catalogOwned-preview"})
 #: A property of a table: how long it remembers a ``txn``. Without it, permanently.
 TXN_RETENTION = "delta.setTransactionRetentionDuration"
 #: The next start may be as late as this.

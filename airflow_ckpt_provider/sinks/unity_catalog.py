@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError, WorkspaceForbiddenError
-from airflow_ckpt_provider.sinks.delta_history import CATALOG_MANAGED
+from airflow_ckpt_provider.guards.delta_log import CATALOG_MANAGED
 from airflow_ckpt_provider.sinks.named_tables import (
     UNITY,
     Described,

@@ -1,0 +1,93 @@
+"""Delta tables whose newest commits a catalog or coordinator keeps: they are not in the log until they are copied there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
+from airflow_ckpt_provider.checkpoint.source_offsets import parse_offset
+from airflow_ckpt_provider.guards.delta import DeltaGuard
+from airflow_ckpt_provider.guards.delta_log import CATALOG_MANAGED
+from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings
+from airflow_ckpt_provider.guards.report import SourceReport
+from airflow_ckpt_provider.sinks.query_ids import QueryIds
+from airflow_ckpt_provider.sinks.sink import Sink, inspect_sink
+from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.verdict import Verdict
+
+QUERY = "11111111-1111-1111-1111-111111111111"
+FEATURES = ("catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview")
+SCHEMA = {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {}}]}
+
+
+def table_with(root: Path, feature: str | None, *, reader: bool = False) -> Path:
+    """Versions 0 to 4 are in the log, 5 (a delete) and 6 are staged; each has a batch of the query."""
+    log = root / "_delta_log"
+    (log / "_commits").mkdir(parents=True)
+    for version in range(7):
+        actions: list[dict[str, Any]] = [
+            {"commitInfo": {"timestamp": 1700000000000 + version, "operation": "STREAMING UPDATE"}},
+            {"txn": {"appId": QUERY, "version": version}},
+        ]
+        if version == 0:
+            named = ["inCommitTimestamp", "vacuumProtocolCheck", *([feature] if feature else [])]
+            read = ["vacuumProtocolCheck", *([feature] if feature and reader else [])]
+            protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": read, "writerFeatures": named}
+            metadata = {"id": "tid", "schemaString": json.dumps(SCHEMA), "partitionColumns": [], "configuration": {}}
+            actions += [
+                {"protocol": protocol},
+                {"metaData": {**metadata, "format": {"provider": "parquet", "options": {}}}},
+            ]
+        if version == 5:
+            actions.append({"remove": {"path": "p0.parquet", "dataChange": True, "deletionTimestamp": 1700000000000}})
+        else:
+            added = {"path": f"p{version}.parquet", "partitionValues": {}, "size": 1, "modificationTime": 1}
+            actions.append({"add": {**added, "dataChange": True, "stats": '{"numRecords":2}'}})
+            (root / f"p{version}.parquet").write_bytes(b"x")
+        name = f"{version:020d}.json" if version < 5 else f"_commits/{version:020d}.0a.json"
+        (log / name).write_text("\n".join(json.dumps(action) for action in actions))
+    return root
+
+
+def judge(table: Path, version: int) -> SourceReport:
+    offset = {"sourceVersion": 1, "reservoirId": "tid", "reservoirVersion": version, "index": -1}
+    guard = DeltaGuard(GuardSettings(options={"delta": {"tables": {"0": str(table)}}}))
+    return guard.judge(
+        GuardedSource(SourceOffset("0", parse_offset(json.dumps({**offset, "isStartingVersion": False}))))
+    )
+
+
+def test_all_names_are_known() -> None:
+    assert frozenset(FEATURES) == CATALOG_MANAGED
+
+
+@pytest.mark.parametrize("reader", [False, True])
+@pytest.mark.parametrize("feature", FEATURES)
+class TestManaged:
+    @pytest.mark.parametrize("version", [5, 7])
+    def test_a_source_is_not_judged(self, feature: str, reader: bool, version: int, tmp_path: Path) -> None:
+        """At 5 it was SAFE, though the next commit is a delete; at 7, where all is well, a new checkpoint was advised."""
+        report = judge(table_with(tmp_path, feature, reader=reader), version)
+        assert report.verdict is Verdict.UNKNOWN
+        assert [j.verdict for j in report.judgements] == [Verdict.UNKNOWN] * len(report.judgements)
+        assert f"the table has the feature {feature}: its newest versions may not be in its log yet" in (
+            report.judgements[-1].reason
+        )
+        assert report.lost is None
+
+    def test_a_sink_is_not_safe(self, feature: str, reader: bool, tmp_path: Path) -> None:
+        """It was SAFE at batch 4, though 5 and 6 are in the table."""
+        place = open_location(str(table_with(tmp_path, feature, reader=reader)))
+        report = inspect_sink(Sink(place=place), QueryIds.of(QUERY), 4, 6)
+        assert report.verdict is Verdict.UNKNOWN
+        assert report.reasons[-1].startswith(f"the table has the feature {feature}: its newest versions may not be")
+
+
+def test_any_other_table_is_judged_by_its_log(tmp_path: Path) -> None:
+    table = table_with(tmp_path, None)
+    assert judge(table, 7).verdict is Verdict.WILL_FAIL
+    assert inspect_sink(Sink(place=open_location(str(table))), QueryIds.of(QUERY), 4, 6).verdict is Verdict.SAFE
