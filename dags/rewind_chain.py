@@ -12,7 +12,7 @@ be deployed before the approval.
 from __future__ import annotations
 
 import os
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.providers.standard.operators.hitl import ApprovalOperator
@@ -29,6 +29,12 @@ STOP, START = os.environ.get("CKPT_CHAIN_STOP"), os.environ.get("CKPT_CHAIN_STAR
 def what_next(params: dict[str, object] | None = None) -> str | None:
     """Stop here when only a plan was asked for."""
     return "approve" if (params or {})["mode"] == "apply" else None
+
+
+@task
+def stopped() -> str:
+    """Note when the streams were stopped: a batch that is committed later means that somebody has started it."""
+    return datetime.now(UTC).isoformat()
 
 
 with DAG(
@@ -125,6 +131,7 @@ with DAG(
         approval="{{ ti.xcom_pull(task_ids='plan')['approval'] | tojson }}",
         stop_running=True,
         query_is_stopped="{{ params.query_is_stopped }}",
+        stopped_since="{{ ti.xcom_pull(task_ids='stopped') }}",
         accept="{{ params.accept or '' }}",
         reason="{{ params.reason }}",
         retries=3,
@@ -133,4 +140,4 @@ with DAG(
     # [END howto_rewind_chain_apply]
     start_streams = BashOperator(task_id="start_streams", bash_command=START or NOT_YET)
 
-    plan >> what_next() >> approve >> stop_streams >> rewind >> start_streams
+    plan >> what_next() >> approve >> stop_streams >> stopped() >> rewind >> start_streams

@@ -14,7 +14,7 @@ has to be deployed before the approval.
 from __future__ import annotations
 
 import os
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.bash import BashOperator
@@ -47,6 +47,12 @@ def pace_before(params: dict[str, Any], ti: Any) -> dict[str, Any]:
     before = stream_baseline(params["checkpoint"], params["checkpoint_conn_id"])
     # Where Spark rolls the table back the query gets a new id.
     return {**before, "batch_id": plan["batch_id"], "query_id": plan["new_query_id"] or before["query_id"]}
+
+
+@task
+def stopped() -> str:
+    """Note when the stream was stopped: a batch that is committed later means that somebody has started it."""
+    return datetime.now(UTC).isoformat()
 
 
 CHECKPOINT = {"checkpoint": "{{ params.checkpoint }}", "checkpoint_conn_id": "{{ params.checkpoint_conn_id }}"}
@@ -168,6 +174,7 @@ with DAG(
         approval="{{ ti.xcom_pull(task_ids='plan')['approval'] | tojson }}",
         stop_running=True,
         query_is_stopped="{{ params.query_is_stopped }}",
+        stopped_since="{{ ti.xcom_pull(task_ids='stopped') }}",
         accept="{{ params.accept or '' }}",
         reason="{{ params.reason }}",
         retries=3,
@@ -204,5 +211,5 @@ with DAG(
 
     report = RewindReportOperator(task_id="report", **CHECKPOINT, **REPOSITORY)
 
-    preflight >> plan >> what_next() >> approve >> pace_before() >> stop_stream >> at_rest >> rewind
+    preflight >> plan >> what_next() >> approve >> pace_before() >> stop_stream >> stopped() >> at_rest >> rewind
     rewind >> start_stream >> replayed >> healthy >> proof >> report

@@ -223,6 +223,23 @@ def newest_change(
     return None
 
 
+def newest_end(place: Location, before: int, run: str) -> datetime | None:
+    """When the newest attempt of a run that has changed something ended, by the clock of the store that keeps the attempts.
+
+    :param before: the number of an attempt; only those before it count.
+    :param run: as ``made_by`` of its attempts begins.
+    :return: ``None``: there is no such attempt, or its time is not known.
+    """
+    files = {file.path: file for file in place.list().files}
+    for number in sorted((each for each in numbers_in(files) if each < before), reverse=True):
+        end = files.get(f"{number:06d}{END}")
+        if end and read_attempt(place, number).made_by.startswith(run):
+            document = _read(place, end.path)
+            if _may_have_changed(end, document):
+                return end.modified or _time(document.get("at"))
+    return None
+
+
 def _may_have_changed(end: StoredFile | None, document: Mapping[str, Any]) -> bool:
     """Whether an attempt has changed something, or may have.
 

@@ -257,7 +257,7 @@ class _Attempt:
     def _proven_rest(self) -> RestProof:
         change = self.change
         if change.proof is None:  # else it was sealed since the word was checked, and has to be sealed still
-            change.rest.check_word(self.fence)
+            change.rest.check_word(self.fence, change.observed or change.place)
         return prove_rest(change.observed or change.place, change.rest)
 
     def _is_sealed_by_an_attempt(self) -> bool:

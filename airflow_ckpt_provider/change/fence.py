@@ -35,6 +35,7 @@ from airflow_ckpt_provider.change.attempts import (
     has_ended,
     newest_attempt,
     newest_change,
+    newest_end,
     numbers_in,
     read_attempt,
     sign_of_life,
@@ -123,6 +124,24 @@ class Fence:
 
         before = (number for number in numbers_in(files) if number < self.attempt.number)
         return newest_change(self._place, files, before, is_after, but_in=but_in)
+
+    def moment(self, since: Clocks, there: Location) -> datetime:
+        """When clocks began: by the clock of a store if the attempts are kept in such a store too, else by that of this host.
+
+        :param since: the clocks.
+        :param there: a place in that store.
+        """
+        own = next((file for file in self._place.list().files if file.path == f"{self.attempt.number:06d}.json"), None)
+        if own and own.modified and self._place.store.protocol == there.store.protocol:
+            return own.modified - timedelta(seconds=since.elapsed - self._taken.elapsed)
+        return datetime.now(UTC) - timedelta(seconds=since.elapsed)
+
+    def changed_by_run(self, run: str) -> datetime | None:
+        """When the newest earlier attempt of a run that has changed something ended; ``None``: there is none.
+
+        :param run: as ``made_by`` of its attempts begins; empty: of no run.
+        """
+        return newest_end(self._place, self.attempt.number, run) if run else None
 
     def begin(self) -> None:
         """Renew the lease from now on."""

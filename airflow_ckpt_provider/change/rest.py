@@ -6,7 +6,8 @@ A change may begin only with a proof. In this order:
 2. A person says that the query is stopped. The proof keeps who said it.
 3. The checkpoint was silent for longer than the query ever pauses; see :mod:`airflow_ckpt_provider.checkpoint.silence`.
 
-The first two are checked: the place is inspected twice, and a change between the inspections refutes them.
+The first two are checked: the place is inspected twice, and a change between the inspections refutes them. A statement with a
+time is void if the logs of the checkpoint were written to since.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol
 
 from airflow_ckpt_provider.change.fence import Fence
-from airflow_ckpt_provider.change.target import Target, inspect_target
+from airflow_ckpt_provider.change.target import Target, inspect_target, read_seal
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.poll import list_logs, newest_time
 from airflow_ckpt_provider.checkpoint.silence import Silence, needed_silence
 from airflow_ckpt_provider.errors import QueryNotStoppedError, RefusedError, command
-from airflow_ckpt_provider.storage.clocks import Clocks
+from airflow_ckpt_provider.storage.clocks import CLOCKS_DIFFER, Clocks
 from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
-from airflow_ckpt_provider.units import format_duration
+from airflow_ckpt_provider.units import format_duration, format_time
 
 log = logging.getLogger(__name__)
 
@@ -91,8 +92,8 @@ class RestRule:
 
     :param query_is_stopped: a person says that the query is stopped.
     :param said_by: the person who says it; default: the proof says "the caller".
-    :param said: since when. A change that was carried out since makes the word void, see :meth:`check_word`; ``None``: that is
-        not checked.
+    :param said: since when. A change that was carried out since, and a batch that was logged or committed since, make the word
+        void, see :meth:`check_word`; ``None``: that is not checked.
     :param said_in: the run that says it, as ``made_by`` of its attempts begins: its own changes do not make the word void.
     :param probes: the probes that are asked.
     :param quiet_for: seconds between the two inspections that follow the statement of a probe or a person.
@@ -122,16 +123,17 @@ class RestRule:
             if not (math.isfinite(value) and value >= low):
                 raise RefusedError(f"{name} is {value!r}", hint=f"give a number from {low:g} up")
 
-    def check_word(self, fence: Fence, *, stopping: bool = False) -> None:
-        """See that no other attempt has changed the checkpoint since somebody said that its query is stopped.
+    def check_word(self, fence: Fence, location: Location, *, stopping: bool = False) -> None:
+        """See that nobody has changed the checkpoint since somebody said that its query is stopped: no attempt, and no query.
 
         A process can be suspended before it plans. What it was given is then about the time before the other change, after which
-        the query was started.
+        the query was started. Or an approval takes hours, and somebody starts the query meanwhile.
 
         :param fence: of the attempt that relies on the word.
+        :param location: the checkpoint.
         :param stopping: it is going to seal the checkpoint to stop its query. Then this is checked even if nobody said that the
             query is stopped: the query that was to be stopped is the one of before the other change.
-        :raises QueryNotStoppedError: there was such a change.
+        :raises QueryNotStoppedError: there was such a change, or the query has logged or committed a batch since.
         """
         if self.said is None or not (self.query_is_stopped or stopping):
             return
@@ -147,6 +149,25 @@ class RestRule:
                 hint="see whether the query was started since. If it is stopped, say so again: run the same command again, or in "
                 "Airflow clear the task that stops it, with those after it",
             )
+        if self.query_is_stopped:
+            self._check_no_batch_since(fence, location, self.said)
+
+    def _check_no_batch_since(self, fence: Fence, location: Location, said: Clocks) -> None:
+        """See that no log of the checkpoint was written to since, but by the run that says so."""
+        at = fence.moment(said, location)
+        own = fence.changed_by_run(self.said_in)
+        since = max(at, own) if own else at
+        newest = _newest_entry(location)
+        if newest is None or newest.modified is None or newest.modified <= since + timedelta(seconds=CLOCKS_DIFFER):
+            return
+        batch = batch_id_of(newest.path.rpartition("/")[2])
+        raise QueryNotStoppedError(
+            f"the query of {location} has run since {self.said_by or 'the caller'} said, at {format_time(at)}, that it is "
+            f"stopped: {newest.path} (batch {batch}) was written at {format_time(newest.modified)}; nothing was changed by "
+            "this attempt",
+            hint="see who started it, and stop it again. Then say so again: run the same command again; in Airflow clear the "
+            "task that stops it, with those after it, give the time of the stop (stopped_since), or start a new run",
+        )
 
 
 def _passed() -> float:
@@ -391,6 +412,17 @@ def _marks(files: Iterable[StoredFile]) -> dict[str, tuple[Any, ...]]:
 def _logs_of(target: Target) -> set[str]:
     files = _without_seal(target)
     return {f"{log}/{name}" for log in (OFFSETS, COMMITS) for name in files.files(log) if batch_id_of(name) is not None}
+
+
+def _newest_entry(location: Location) -> StoredFile | None:
+    """The entry of either log that was written last, a seal left out; ``None``: there is none, or the store says no times."""
+    logs, seal = list_logs(location), read_seal(location)
+    timed = [
+        file
+        for file in (*logs.offsets.values(), *logs.commits.values())
+        if file.modified is not None and not (seal and file.path == seal.path)
+    ]
+    return max(timed, key=lambda file: file.modified or datetime.min, default=None)
 
 
 def _listed_logs(location: Location, target: Target) -> set[str]:

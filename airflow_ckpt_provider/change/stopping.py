@@ -79,7 +79,7 @@ def _stop(
     if (there.is_empty and there.seal is None) or (there.seal and there.seal.reason != reason):
         return None, None
     with fenced(repository, location, plan_id="stop", what=reason, made_by=made_by) as fence:
-        rest.check_word(fence, stopping=True)
+        rest.check_word(fence, location, stopping=True)
         mark = read_seal(location) or seal(Checkpoint.at(fence.guarding(location)), reason=reason, made_by=made_by)
     if mark.reason != reason:
         return None, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
@@ -62,10 +62,12 @@ _BY_TASK = " and ".join(
         ),
     ]
 )
-#: Not when the attempt that changes was started: another run may have changed and started the stream since it was stopped.
+#: Not when the attempt that changes was started: another run may have changed and started the stream since it was stopped. Where
+#: the stop itself does not say when it ended, it is when the task after it began.
+_ENDED = f"({_KEPT.format('stop', ENDED)} or {_KEPT.format('stopped', 'return_value')})"
 _STOPPED = {
     "query_is_stopped": f"{{{{ params.query_is_stopped or ({_BY_TASK}) }}}}",
-    "stopped_since": f"{{{{ ({_BY_TASK} and {_KEPT.format('stop', ENDED)}) or '' }}}}",
+    "stopped_since": f"{{{{ ({_BY_TASK} and {_ENDED}) or '' }}}}",
 }
 #: What the readers of a new checkpoint need at its first start.
 _OUTCOME = "(ti.xcom_pull(task_ids='reset', key='outcome') or {})"
@@ -229,7 +231,7 @@ class ManualDags(DagsOfStreams):
             approve = self._approve("undo", _SHOWN)
             ready = self._ready(trigger_rule="none_failed_min_one_success")
             plan >> _what_next() >> [approve, ready]
-            approve >> ready >> self._action("stop") >> undo
+            approve >> ready >> self._action("stop") >> _stopped() >> undo
             ready >> undo >> [self._action("start", wanted="{{ params.start }}"), self._start_again("undo")]
 
         return self.dag("undo", make, streams=streams, params=params, doc_md=self.undo.__doc__)
@@ -352,7 +354,7 @@ class ManualDags(DagsOfStreams):
                 **found,
             )
             plan >> _what_next() >> [approve, ready]
-            approve >> ready >> self._action("stop") >> change
+            approve >> ready >> self._action("stop") >> _stopped() >> change
             start = self._action("start", wanted="{{ params.start }}", options=options)
             ready >> change >> [start, self._start_again(kind)]
 
@@ -397,6 +399,12 @@ class ManualDags(DagsOfStreams):
 def _once(action: str) -> dict[str, int]:
     """No retry of a start: one that failed may have started the stream, and two queries would write to one checkpoint."""
     return {"retries": 0} if action == "start" else {}
+
+
+@task(task_id="stopped")
+def _stopped() -> str:
+    """Note when the stream was stopped: a batch that is committed later means that somebody has started it."""
+    return datetime.now(UTC).isoformat()
 
 
 @task.branch(task_id="what_next")

@@ -98,8 +98,8 @@ class StoppedQueryOperator(MaskingOperator):
 
     :param query_is_stopped: you say that the query is stopped; the audit record names the run. (templated)
     :param stopped_since: when it was stopped, in ISO 8601 with a zone; :class:`~.stream_action.StreamActionOperator` leaves it as
-        XCom ``ended``. If another run has changed the checkpoint since, the statement is void. ``None``: when the run was
-        started. (templated)
+        XCom ``ended``. If another run has changed the checkpoint since, or the query has logged or committed a batch since, the
+        statement is void. ``None``: when the run was started. (templated)
     :param progress_log: URI of the JSON lines that :class:`~airflow_ckpt_provider.spark.progress_lines.ProgressLines` writes in
         the query's driver: a probe that reports the end of the query. (templated)
     :param progress_log_conn_id: Airflow connection to reach them; ``None``: the environment's own credentials. (templated)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: XCom by which an action that was begun is known.
 BEGUN = "begun"
-#: XCom of when an action had ended, in ISO 8601: since then a stream is stopped. That of a DAG may be when it was triggered.
+#: XCom of when an action had ended, in ISO 8601: since then a stream is stopped. A DAG that Airflow waits for leaves none.
 ENDED = "ended"
 #: XCom beside it: how often the run had been cleared by then.
 CLEARS = "clears"
@@ -168,8 +168,9 @@ class StreamActionOperator(DeclaredOperator):
         if action.command:
             self._command(stream, what, action.command)
         elif action.dag:
-            # Airflow's runner of tasks triggers it and waits, and comes back here only after a deferral. An earlier time is safe.
-            _note_end(context)
+            # Airflow's runner of tasks triggers it and waits, and comes back here only after a deferral. Nobody says when it
+            # ended: at the time of the trigger the stream still ran.
+            _note_clears(context)
             self._triggering(stream, what, action, context).execute(context)
         elif action.operator:
             named, arguments = action.operator.operator, dict(action.operator.arguments)
@@ -277,4 +278,9 @@ def _ended(stream: Stream, what: str, action: Action, context: Context) -> dict[
 def _note_end(context: Context) -> None:
     if ti := context.get("ti"):
         ti.xcom_push(ENDED, datetime.now(UTC).isoformat())
+    _note_clears(context)
+
+
+def _note_clears(context: Context) -> None:
+    if ti := context.get("ti"):
         ti.xcom_push(CLEARS, getattr(context.get("dag_run"), "clear_number", 0) or 0)

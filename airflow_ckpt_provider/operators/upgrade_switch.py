@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
@@ -51,6 +52,9 @@ class UpgradeSealOperator(UpgradeOperator):
         if self.after and (state := self._states(context).get(self.after)) != "success":
             raise AirflowSkipException(f"the task {self.after} is {state or 'none'}: nothing is to be stopped")
         results = {}
+        if ti := context.get("ti"):
+            # The stop before it may be any task, and not every one says when it ended.
+            ti.xcom_push(ENDED, datetime.now(UTC).isoformat())
         with no_retry_when_refused():
             steps, members, upgrades = self._members(context)
             for name, member, upgrade in zip(steps, members, upgrades, strict=True):
@@ -204,9 +208,15 @@ class UpgradeRestoreOperator(UpgradeSinkOperator):
 
         stopped = bool(self.stopped_by) and self._states(context).get(str(self.stopped_by)) == "success"
         by = f"the task {self.stopped_by} of {upgrade_id(context)}" if stopped else ""
-        task_id = self._sibling(str(self.stopped_by))
-        ended = context["ti"].xcom_pull(task_ids=task_id, key=ENDED) if stopped else None
-        said = since_said(context, ended)
+        said = since_said(context, self._ended(context) if stopped else None)
         return RestRule(
             query_is_stopped=stopped, said_by=by, said=said, said_in=run_of(context), quiet_for=self.quiet_for
         )
+
+    def _ended(self, context: Context) -> str | None:
+        """When the new code was stopped, as its stop says, else as the seal says that follows the stop."""
+        for task_id in (str(self.stopped_by), "seal_again"):
+            ended = context["ti"].xcom_pull(task_ids=self._sibling(task_id), key=ENDED)
+            if ended:
+                return str(ended)
+        return None

@@ -12,7 +12,7 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.units import format_time
 
 #: Seconds by which wall clocks of hosts may differ.
-_CLOCKS_DIFFER = 60.0
+CLOCKS_DIFFER = 60.0
 
 
 class Clocks:
@@ -50,7 +50,7 @@ class Clocks:
             would not make void what was said.
         """
         passed = (datetime.now(UTC) - at).total_seconds()
-        if passed < -_CLOCKS_DIFFER:
+        if passed < -CLOCKS_DIFFER:
             raise RefusedError(
                 f"the query is said to have been stopped at {format_time(at)}, which is in the future",
                 hint="see that the clocks of all hosts agree, or give the time when it was stopped; then try again",

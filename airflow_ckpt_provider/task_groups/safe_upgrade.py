@@ -314,6 +314,9 @@ def safe_upgrade(
             states = "ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})"
             return f"{{{{ {states}.get('{group_id}.{task_id}') == 'success' }}}}"
 
+        def ended(task_id: str) -> str:
+            return f"ti.xcom_pull(task_ids='{group_id}.{task_id}', key='{ENDED}')"
+
         before = _one_after_the_other(
             ours.all(
                 UpgradeBeginOperator,
@@ -431,7 +434,8 @@ def safe_upgrade(
                 mode="apply",
                 seal_id=f"{{{{ {result('seal', 'plan_id')} }}}}",
                 query_is_stopped=succeeded("stop") if stop else False,
-                stopped_since=f"{{{{ ti.xcom_pull(task_ids='{group_id}.stop', key='{ENDED}') or '' }}}}",
+                # The stop may be any task, and not every one says when it ended; the seal follows it.
+                stopped_since=f"{{{{ {ended('stop')} or {ended('seal')} or '' }}}}",
                 quiet_for=quiet_for,
                 **anew,
             ),

@@ -6,8 +6,10 @@ import ast
 import copy
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -196,3 +198,18 @@ def test_it_is_run_under_dag_test_and_shown_in_a_howto(file: Path) -> None:
     assert file.stem in text
     howtos = "".join(howto.read_text() for howto in (ROOT / "docs" / "howto").glob("*.md"))
     assert f"<!-- include: dags/{file.name} " in howtos
+
+
+@pytest.mark.parametrize(("name", "stop"), [("rewind_replay", "stop_stream"), ("rewind_chain", "stop_streams")])
+def test_the_statement_is_dated_from_the_stop_and_not_from_the_form(name: str, stop: str) -> None:
+    """The stream commits batches until it is stopped, hours after the form was sent where the approval takes hours."""
+    (dag,) = loaded(ROOT / "dags" / f"{name}.py")
+    stopped = dag.get_task("stopped")
+    assert stopped.upstream_task_ids == {stop}
+    assert "rewind" in stopped.get_flat_relative_ids(upstream=False)
+    before = datetime.now(UTC)
+    said: Any = stopped.python_callable()  # type: ignore[attr-defined]
+    assert before <= datetime.fromisoformat(said) <= datetime.now(UTC)
+    ti = SimpleNamespace(xcom_pull=lambda task_ids: {"stopped": said}[task_ids])
+    rewind: Any = dag.get_task("rewind")
+    assert rewind.render_template(rewind.stopped_since, {"ti": ti}) == said

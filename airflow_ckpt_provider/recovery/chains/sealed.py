@@ -159,7 +159,7 @@ def seal_all(
                 if there.is_empty and there.seal is None:
                     continue
                 with alone_at(stream) as own:
-                    rest(stream.checkpoint).check_word(own, stopping=True)
+                    rest(stream.checkpoint).check_word(own, stream.checkpoint, stopping=True)
                     if there.seal is None:
                         place = own.guarding(fence.guarding(stream.checkpoint))
                         seal(Checkpoint.at(place), reason=what, made_by=made_by, plan_id=ids[stream.name])
@@ -170,7 +170,7 @@ def seal_all(
                 proofs[stream.name] = prove_rest(place, rule, stopping=True)
                 continue
             with alone_at(stream) as own:
-                rule.check_word(own)
+                rule.check_word(own, place)
                 there = inspect_target(place)
                 stopping = there.seal is not None
                 proofs[stream.name] = prove_rest(place, rule)

@@ -299,9 +299,15 @@ class TaskInstance:
 def test_a_stop_is_no_word_about_a_stream_that_was_started_since(
     kind: str, states: dict[str, str], kept: dict[tuple[str, str], str], stopped: str, dags: dict[str, DAG]
 ) -> None:
-    change = dags[f"ckpt_{kind}"].get_task(kind)
+    change, kept = dags[f"ckpt_{kind}"].get_task(kind), dict(kept)
     context: Any = {"ti": TaskInstance(states, kept), "params": {"query_is_stopped": False}, "dag_run": CLEARED_ONCE}
     assert change.render_template(change.query_is_stopped, context) == stopped
+    # The stop is a DAG, or another operator in the place of ours: the task after it says when.
+    kept["stopped", "return_value"] = "2026-11-26T03:59:00+00:00"
+    dated = change.render_template(change.stopped_since, context)
+    assert dated == (kept["stopped", "return_value"] if stopped == "True" else "")
+    assert dags[f"ckpt_{kind}"].get_task("stopped").upstream_task_ids == {"stop"}
+    assert "stopped" in change.upstream_task_ids
     kept["stop", ENDED] = "2026-11-26T04:00:00+00:00"
     dated = change.render_template(change.stopped_since, context)
     assert dated == (kept["stop", ENDED] if stopped == "True" else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.operators.stream_action import ENDED
 from airflow_ckpt_provider.operators.upgrade import UpgradeBeginOperator, UpgradeGoOperator, UpgradePlanOperator
+from airflow_ckpt_provider.operators.upgrade_switch import UpgradeSealOperator
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.upgrade.record import Event, Upgrade, is_needed, newest_upgrade
@@ -286,3 +289,12 @@ def test_the_plan_shows_it(upgrades: Upgrades, run: Run) -> None:
     page = UpgradePlanOperator(task_id="plan", **upgrades.places).execute(context)["markdown"]
     assert "### Way back\n\nSink `unknown`, policy `rollback`: " in page
     assert "* accepted (`no_way_back`): sink_not_named: " in page
+
+
+def test_the_seal_says_when_the_stop_before_it_had_ended(upgrades: Upgrades, run: Run) -> None:
+    upgrades.begin(accept=["no_way_back"])
+    upgrades.go()
+    context, before = run(), datetime.now(UTC)
+    sealed = UpgradeSealOperator(task_id="seal", **upgrades.places).execute(context)
+    assert sealed["path"].startswith("offsets/")
+    assert before <= datetime.fromisoformat(context["pushed"][ENDED]) <= datetime.now(UTC)

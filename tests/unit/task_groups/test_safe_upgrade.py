@@ -14,6 +14,7 @@ from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.sdk import DAG, BaseOperator, TriggerRule
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.operators.stream_action import ENDED
 from airflow_ckpt_provider.operators.upgrade_modes import MODES
 from airflow_ckpt_provider.task_groups.safe_upgrade import safe_upgrade
 from airflow_ckpt_provider.upgrade.drained import tags_of
@@ -73,6 +74,27 @@ def test_the_new_checkpoint_counts_the_query_as_stopped_where_the_stop_was_succe
     states = {"run": {"safe_upgrade.stop": state}}
     ti = SimpleNamespace(dag_id="dag", run_id="run", get_task_states=lambda dag_id, run_ids: states)
     assert task.render_template(task.query_is_stopped, {"ti": ti}) == stopped
+
+
+@pytest.mark.parametrize(
+    ("kept", "since"),
+    [
+        ({"stop": "11:00", "seal": "11:01", "stop_new": "12:00", "seal_again": "12:01"}, ("11:00", "12:00")),
+        # A task of one's own, a DAG, or one that a person has marked does not say when it ended.
+        ({"seal": "11:01", "seal_again": "12:01"}, ("11:01", "12:01")),
+        ({}, (None, None)),
+    ],
+)
+def test_a_stop_is_dated_by_itself_or_by_the_seal_that_follows_it(
+    kept: dict[str, str], since: tuple[str | None, str | None]
+) -> None:
+    """Not from the start of the run: the stream commits batches until it is stopped."""
+    tasks = upgrade(mode="stateless")
+    days = {f"safe_upgrade.{task_id}": f"2026-11-26T{at}:00+00:00" for task_id, at in kept.items()}
+    ti = SimpleNamespace(xcom_pull=lambda task_ids, key: days.get(task_ids) if key == ENDED else None)
+    anew, back = (at and f"2026-11-26T{at}:00+00:00" for at in since)
+    assert tasks["new_checkpoint"].render_template(tasks["new_checkpoint"].stopped_since, {"ti": ti}) == (anew or "")
+    assert tasks["restore"]._ended({"ti": ti}) == back
 
 
 def test_nothing_before_the_approval_can_start_the_way_back() -> None:
