@@ -119,7 +119,8 @@ with DAG(
         defaults="Reject",
         response_timeout=timedelta(hours=4),
     )
-    stop_streams = BashOperator(task_id="stop_streams", bash_command=STOP or NOT_YET)
+    # The blank: Airflow takes a command that ends in `.sh` or `.bash` for the file of a template.
+    stop_streams = BashOperator(task_id="stop_streams", bash_command=f"{STOP or NOT_YET} ")
     # [START howto_rewind_chain_apply]
     # To the batches that the plan has found, not to a time or a number that means others by now. It seals all checkpoints first
     # and waits until nothing is written any more, so that a stream which was started again meanwhile stops at its batch.
@@ -138,6 +139,6 @@ with DAG(
         retry_delay=timedelta(seconds=30),
     )
     # [END howto_rewind_chain_apply]
-    start_streams = BashOperator(task_id="start_streams", bash_command=START or NOT_YET)
+    start_streams = BashOperator(task_id="start_streams", bash_command=f"{START or NOT_YET} ")
 
     plan >> what_next() >> approve >> stop_streams >> stopped() >> rewind >> start_streams

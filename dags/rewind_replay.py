@@ -153,7 +153,8 @@ with DAG(
         defaults="Reject",
         response_timeout=timedelta(hours=4),
     )
-    stop_stream = BashOperator(task_id="stop_stream", bash_command=STOP or NOT_YET)
+    # The blank: Airflow takes a command that ends in `.sh` or `.bash` for the file of a template.
+    stop_stream = BashOperator(task_id="stop_stream", bash_command=f"{STOP or NOT_YET} ")
     # Drained, or dead: a batch that was begun and left is dropped by the rewind.
     at_rest = CommitGapSensor(
         task_id="at_rest",
@@ -182,7 +183,7 @@ with DAG(
     )
     # [END howto_rewind_apply]
 
-    start_stream = BashOperator(task_id="start_stream", bash_command=START or NOT_YET)
+    start_stream = BashOperator(task_id="start_stream", bash_command=f"{START or NOT_YET} ")
     replayed = CommitGapSensor(
         task_id="replayed",
         **CHECKPOINT,

@@ -68,7 +68,10 @@ def checks(task_id: str) -> BaseOperator:
 def _run(task_id: str, variable: str) -> BaseOperator:
     # One that is not set fails: a stream that is stopped by hand is not stopped when the task says so.
     command = os.environ.get(variable, f"echo '{variable} is not set' >&2; exit 1")
-    return BashOperator(task_id=task_id, bash_command=command, env={"VERSION": "{{ params.version }}"}, append_env=True)
+    # The blank: Airflow takes a command that ends in `.sh` or `.bash` for the file of a template.
+    return BashOperator(
+        task_id=task_id, bash_command=f"{command} ", env={"VERSION": "{{ params.version }}"}, append_env=True
+    )
 
 
 # [END howto_upgrade_own_tasks]

@@ -135,6 +135,7 @@ def safe_upgrade(
             checkpoint="s3://lake/checkpoints/orders",
             repository="s3://backups/streams",
             sink="s3://lake/tables/orders",
+            # A blank at the end, if one ends in .sh: Airflow takes it for the file of a template.
             stop=lambda task_id: BashOperator(task_id=task_id, bash_command="./stop.sh orders"),
             deploy=lambda task_id: BashOperator(task_id=task_id, bash_command="./deploy.sh orders 2.7"),
             start=lambda task_id: BashOperator(task_id=task_id, bash_command="./start.sh orders"),
