@@ -51,7 +51,7 @@ class Wait:
     def is_over(self) -> bool:
         """Ask once.
 
-        :raises WorkspaceError: it will never be: the run that was to start has failed.
+        :raises WorkspaceError: it will never be: the run or the application has failed.
         """
         return _LOOKS[self.look](self)
 
@@ -66,9 +66,11 @@ class Wait:
 
 
 def databricks_job(job: DatabricksJob, action: str, stream: Stream) -> Wait | None:
-    """Run a job, or cancel its active runs; return what is waited for: a run that runs, or that none is active.
+    """Run a job, or cancel its active runs; return what is waited for: that a run runs or has succeeded, or that none is active.
 
-    A job that runs continuously is paused before its run is cancelled, and resumed to start it: else it starts itself again.
+    The run that starts a stream lasts as long as the stream. Every other run is waited for to its end: what it has to do, such as
+    putting new code in place, is not done before. A job that runs continuously is paused before its run is cancelled, and resumed
+    to start it: else it starts itself again.
 
     :param job: the job.
     :param action: what the declaration calls it: ``stop``, ``start``, ….
@@ -83,6 +85,11 @@ def databricks_job(job: DatabricksJob, action: str, stream: Stream) -> Wait | No
             # First: a run that ends is followed by another one, up to a minute later.
             _pause(hook, job, continuous, _PAUSED)
         return _cancel(conn_id, job.job_id)
+    if continuous and action != "start":
+        raise RefusedError(
+            f"job {job.job_id} runs continuously: its run does not end, and {action} has to wait for that",
+            hint="declare a job that runs when it is triggered",
+        )
     if continuous:
         return _resume(conn_id, job, continuous)
     return _run(conn_id, job, action)
@@ -108,8 +115,10 @@ def _run(conn_id: str, job: DatabricksJob, action: str) -> Wait:
     # The hook repeats a request whose answer was lost; with the same token the workspace runs the job once.
     body = {"job_id": int(job.job_id), "job_parameters": dict(job.parameters), "idempotency_token": uuid4().hex}
     run_id = there[0]["run_id"] if there else hook.run_now(body)
-    what = f"run {run_id} of job {job.job_id} to start"
-    return Wait(what, "run_started", conn_id, {"job_id": job.job_id, "run_id": run_id})
+    about = {"job_id": job.job_id, "run_id": run_id}
+    if action == "start":
+        return Wait(f"run {run_id} of job {job.job_id} to start", "run_started", conn_id, about)
+    return Wait(f"run {run_id} of job {job.job_id} to end", "run_ended", conn_id, about)
 
 
 def _resume(conn_id: str, job: DatabricksJob, continuous: Mapping[str, Any]) -> Wait:
@@ -137,6 +146,10 @@ def _run_has_started(wait: Wait) -> bool:
     return _is_running(_workspace(wait.conn_id), wait.about["job_id"], wait.about["run_id"])
 
 
+def _run_has_ended(wait: Wait) -> bool:
+    return bool(_state_of(_workspace(wait.conn_id), wait.about["job_id"], wait.about["run_id"]).is_terminal)
+
+
 def _newer_run_has_started(wait: Wait) -> bool:
     hook, job_id = _workspace(wait.conn_id), wait.about["job_id"]
     newer = [run["run_id"] for run in _runs(hook, job_id, active=False) if run["run_id"] not in wait.about["earlier"]]
@@ -150,13 +163,22 @@ def _pause(hook: Any, job: DatabricksJob, continuous: Mapping[str, Any], status:
 
 
 def _is_running(hook: Any, job_id: str, run_id: int) -> bool:
+    state = _state_of(hook, job_id, run_id)
+    return bool(state.is_terminal or state.life_cycle_state == "RUNNING")
+
+
+def _state_of(hook: Any, job_id: str, run_id: int) -> Any:
+    """The state of a run.
+
+    :raises WorkspaceError: it has ended without success.
+    """
     state = hook.get_run_state(run_id)
     if state.is_terminal and not state.is_successful:
         raise WorkspaceError(
             f"run {run_id} of job {job_id} ended: {state.result_state} {state.state_message}",
             hint="see the run in Databricks, then clear this task",
         )
-    return bool(state.is_terminal or state.life_cycle_state == "RUNNING")
+    return state
 
 
 def _runs(hook: Any, job_id: str, *, active: bool) -> list[Any]:
@@ -254,6 +276,7 @@ def _is_there(hook: Any, wait: Wait) -> bool:
 _LOOKS: dict[str, Callable[[Wait], bool]] = {
     "runs_ended": _no_cancelled_run_is_active,
     "run_started": _run_has_started,
+    "run_ended": _run_has_ended,
     "newer_run_started": _newer_run_has_started,
     "application_gone": _application_is_gone,
 }

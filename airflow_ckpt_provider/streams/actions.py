@@ -52,11 +52,12 @@ class OperatorAction(Declared):
 class DatabricksJob(Declared):
     """A job of Databricks: it is run, or its active runs are cancelled.
 
-    One that runs continuously is paused before that, and resumed where others are run. Another trigger of the job stays as it is:
-    the seal of the checkpoint stops what it starts.
+    A `start` is done when its run runs; every other action when its run has succeeded, and it fails with it. A job that runs
+    continuously is paused before its run is cancelled, and resumed for the `start`; it can be nothing else. Another trigger of
+    the job stays as it is: the seal of the checkpoint stops what it starts.
 
     :param job_id: its id.
-    :param do: what is done with it; the default is `cancel` for `stop`, else `run`.
+    :param do: what is done with it; the default is `cancel` for `stop`, else `run`. A `start` takes no `cancel`.
     :param conn_id: Airflow connection of type `databricks`; the default is that of the stream.
     :param parameters: job parameters of the run; a job that runs continuously takes none.
     """

@@ -316,8 +316,11 @@ class Stream(Declared):
             found.append(("sources", "kafka has no connection", "give sources.kafka.conn_id or kafka_conn_id"))
         for what in ("stop", "start", "deploy", "roll_back"):
             action: Action | None = getattr(self, what)
-            application = action and action.spark_application
-            if application and application.is_created_by(what) and not application.file:
+            application, job = action and action.spark_application, action and action.databricks_job
+            if what == "start" and ((job and job.do == "cancel") or (application and application.do == "delete")):
+                done = "cancel" if job else "delete"
+                found.append((what, f"`do: {done}` starts nothing", f"leave `do: {done}` out"))
+            elif application and application.is_created_by(what) and not application.file:
                 said = f"the application {application.name} has no file"
                 found.append((what, said, "give the manifest that it is created from: file"))
         if self.drill and not self.repository:

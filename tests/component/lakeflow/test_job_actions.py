@@ -15,7 +15,8 @@ from airflow_ckpt_provider.operators.job_actions import Wait
 from airflow_ckpt_provider.operators.stream_action import StreamActionOperator
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.triggers.stream_action import StreamActionTrigger
-from tests.fake_databricks import FakeWorkspace
+from tests.fake_databricks import Dataset, FakeWorkspace, Flow
+from tests.fake_databricks.errors import FlowFailed
 from tests.fake_databricks.pace import Pace
 from tests.support.attempts import Task
 
@@ -42,7 +43,7 @@ class Act(Protocol):
 def act(deferrable: bool) -> Act:
     def acted(job: Any, action: str, *, timeout: float = 60.0, **more: Any) -> Task:
         way: Any = {"databricks_job": {"job_id": job.job_id} | more}
-        stream = Stream("orders", checkpoint="/orders", stop=way, start=way, deploy=way)
+        stream = Stream("orders", checkpoint="/orders", **{action: way})
         how: dict[str, Any] = {"deferrable": deferrable, "poll_interval": 0.01, "timeout": timeout}
         task = Task(lambda: StreamActionOperator(task_id="t", stream=stream, action=action, **how))
         assert task.attempt() == {"stream": "orders", "action": action, "way": "databricks_job"}
@@ -63,6 +64,47 @@ def test_a_start_returns_once_the_job_runs_and_a_stop_once_it_does_not(
     act(job, "stop")
     assert runs(workspace, job, active=True) == 0
     act(job, "stop")  # fine where nothing runs
+
+
+def run_of(workspace: FakeWorkspace, job: Any) -> dict[str, Any]:
+    """The only run of a job."""
+    (run,) = workspace.jobs.list_runs(job.job_id, False)["runs"]
+    return dict(run["state"])
+
+
+ENDING = [("deploy", {}), ("roll_back", {}), ("stop", {"do": "run"})]
+
+
+@pytest.mark.parametrize(("action", "how"), ENDING)
+def test_whatever_is_no_start_returns_once_its_run_has_succeeded(
+    workspace: FakeWorkspace, job: Any, act: Act, action: str, how: dict[str, Any]
+) -> None:
+    """The new code was started while the job still put it in place."""
+    act(job, action, **how)
+    workspace.pipelines[job.pipeline_id].pace = Pace.by_hand()
+    assert run_of(workspace, job)["result_state"] == "SUCCESS"
+
+
+@pytest.mark.parametrize(("action", "how"), ENDING)
+def test_whatever_is_no_start_fails_with_its_run(
+    workspace: FakeWorkspace, act: Act, action: str, how: dict[str, Any]
+) -> None:
+    source = workspace.add_source("events", "kafka")
+    error = FlowFailed("SOME_ERROR", "it ran for a moment")
+    flow = Flow("orders", "orders", (source.name,), error=error)
+    pipeline = workspace.add_pipeline("orders", datasets=[Dataset("orders")], flows=[flow])
+    job = workspace.jobs.add("orders", pipeline.pipeline_id)
+    with pytest.raises(WorkspaceError, match=rf"run \d+ of job {job.job_id} ended: FAILED"):
+        act(job, action, **how)
+    assert run_of(workspace, job)["result_state"] == "FAILED"
+
+
+def test_a_run_that_does_not_end_is_named(workspace: FakeWorkspace, job: Any, act: Act) -> None:
+    workspace.pipelines[job.pipeline_id].pace = Pace.by_hand()
+    with pytest.raises(
+        WorkspaceError, match=rf"waited 0.05 s for run \d+ of job {job.job_id} to end\nHINT: see there why"
+    ):
+        act(job, "deploy", timeout=0.05)
 
 
 def test_a_start_that_is_repeated_starts_no_second_run(workspace: FakeWorkspace, job: Any, act: Act) -> None:
@@ -127,6 +169,15 @@ def test_a_continuous_job_whose_new_run_fails_is_an_error(workspace: FakeWorkspa
 def test_a_continuous_job_takes_no_parameters(workspace: FakeWorkspace, always: Any, act: Act) -> None:
     with pytest.raises(AirflowFailException, match="takes no parameters from outside\nHINT: remove `parameters`"):
         act(always, "start", parameters={"day": "monday"})
+
+
+def test_a_continuous_job_can_only_be_started_and_stopped(workspace: FakeWorkspace, always: Any, act: Act) -> None:
+    act(always, "stop")
+    with pytest.raises(
+        AirflowFailException, match="runs continuously: its run does not end, and deploy has to wait for that"
+    ):
+        act(always, "deploy")
+    assert always.continuous["pause_status"] == "PAUSED"
 
 
 def test_a_job_that_is_not_there_is_an_error(workspace: FakeWorkspace, job: Any, act: Act) -> None:

@@ -229,6 +229,8 @@ def test_a_rule_of_retention_that_keeps_nothing_is_told_where() -> None:
         # They would fail once the stream is stopped.
         ("start", {"spark_application": {"name": "orders"}}, "start: the application orders has no file"),
         ("stop", {"spark_application": {"name": "orders", "do": "create"}}, "stop: the application orders has no file"),
+        ("start", {"databricks_job": {"job_id": 7, "do": "cancel"}}, "start: `do: cancel` starts nothing"),
+        ("start", {"spark_application": {"name": "orders", "do": "delete"}}, "start: `do: delete` starts nothing"),
         (
             "stop",
             {"databricks_job": {"job_id": "orders-job"}},
