@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, WorkspaceError
 from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
+from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.streams.actions import DatabricksJob, SparkApplication
 from airflow_ckpt_provider.streams.stream import Stream
 
@@ -17,6 +18,8 @@ _PAUSED, _UNPAUSED = "PAUSED", "UNPAUSED"
 _GROUP, _VERSION, _PLURAL = "sparkoperator.k8s.io", "v1beta2", "sparkapplications"
 #: Label of the pods of an application, and the phases of a pod whose containers have all ended.
 _APP_NAME, _ENDED = "sparkoperator.k8s.io/app-name", ("Succeeded", "Failed")
+#: States of an application whose driver runs, or has run. `FAILED` is final; from every other one it can still get there.
+_HAS_RUN = ("RUNNING", "SUCCEEDING", "COMPLETED")
 
 
 @dataclass(frozen=True)
@@ -189,25 +192,72 @@ def _runs(hook: Any, job_id: str, *, active: bool) -> list[Any]:
     return found.get("runs") or []
 
 
-def spark_application(application: SparkApplication, action: str, directory: str | None) -> Wait | None:
-    """Create an application, or delete it; return what is waited for: that it and its pods are gone.
+def spark_application(application: SparkApplication, action: str, stream: Stream, directory: str | None) -> Wait | None:
+    """Create an application, or delete it; return what is waited for.
+
+    The one that starts a stream is waited for until its driver runs, every other one that is created until it has completed; one
+    that is deleted until it and its pods are gone.
 
     :param application: the application.
     :param action: what the declaration calls it.
+    :param stream: the stream, for the manifest of its start.
     :param directory: where a relative path of its manifest begins; ``None``: in that of the process.
     """
+    conn_id = application.conn_id or ""
+    about = {"namespace": application.namespace, "name": application.name}
+    what = f"{application.namespace}/{application.name}"
     if application.is_created_by(action):
         manifest = _manifest(os.path.join(directory or "", application.file or ""))
+        _check_names(application, manifest)
         _create(application, manifest)
-        return None
+        if action == "start":
+            return Wait(f"{what} to run", "application_runs", conn_id, about)
+        return Wait(f"{what} to complete", "application_completed", conn_id, about)
+    _check_started(application, stream, directory)
     hook = _kubernetes(application.conn_id)
-    at = _at(application.namespace)
-    about = {"namespace": application.namespace, "name": application.name}
-    what = f"{application.namespace}/{application.name} to be deleted"
-    wait = Wait(what, "application_gone", application.conn_id or "", about)
-    if _is_there(hook, wait):
-        hook.delete_custom_object(**at, name=application.name)
+    wait = Wait(f"{what} to be deleted", "application_gone", conn_id, about)
+    if _found(hook, wait) is not None:
+        hook.delete_custom_object(**_at(application.namespace), name=application.name)
     return None if _application_is_gone(wait) else wait
+
+
+def _check_started(application: SparkApplication, stream: Stream, directory: str | None) -> None:
+    """See that what the stream was started as has the name that is deleted: else that one would run on, and count as stopped."""
+    started = stream.start.spark_application if stream.start else None
+    if started is None or not started.file:
+        return
+    try:
+        manifest = _manifest(os.path.join(directory or "", started.file))
+    except RefusedError:
+        return  # what is running can be stopped without it
+    _check_names(started, manifest)
+
+
+def _check_names(application: SparkApplication, manifest: str) -> None:
+    """See that a manifest is about the application that is declared: by that name it is stopped.
+
+    :raises RefusedError: it is not.
+    """
+    import yaml
+
+    try:
+        found = yaml.safe_load(manifest)
+    except yaml.YAMLError as e:
+        said = " ".join(str(e).split())
+        raise RefusedError(f"{application.file} is no YAML: {said}", hint="correct the manifest") from e
+    found = found if isinstance(found, Mapping) else {}
+    metadata = found.get("metadata")
+    metadata = metadata if isinstance(metadata, Mapping) else {}
+    for field_name, given, wanted in (
+        ("kind", found.get("kind"), "SparkApplication"),
+        ("metadata.name", metadata.get("name"), application.name),
+        ("metadata.namespace", metadata.get("namespace", application.namespace), application.namespace),
+    ):
+        if given != wanted:
+            raise RefusedError(
+                f"{field_name} in {application.file} is {given!r}, and the declaration is about {wanted!r}",
+                hint=f"make both the same: the application is stopped as {application.namespace}/{application.name}",
+            )
 
 
 def _create(application: SparkApplication, manifest: str) -> None:
@@ -253,7 +303,7 @@ def _at(namespace: str) -> dict[str, str]:
 def _application_is_gone(wait: Wait) -> bool:
     """Whether nothing of it runs any more: its pods are deleted after it, and its driver writes until then."""
     hook = _kubernetes(wait.conn_id or None)
-    if _is_there(hook, wait):
+    if _found(hook, wait) is not None:
         return False
     pods = hook.core_v1_client.list_namespaced_pod(
         wait.about["namespace"], label_selector=f"{_APP_NAME}={wait.about['name']}"
@@ -261,16 +311,43 @@ def _application_is_gone(wait: Wait) -> bool:
     return all(pod.status.phase in _ENDED for pod in pods.items)
 
 
-def _is_there(hook: Any, wait: Wait) -> bool:
+def _application_runs(wait: Wait) -> bool:
+    return _phase(wait) in _HAS_RUN
+
+
+def _application_has_completed(wait: Wait) -> bool:
+    return _phase(wait) == "COMPLETED"
+
+
+def _phase(wait: Wait) -> str:
+    """The state of an application, as the Spark operator writes it; empty before it has.
+
+    :raises WorkspaceError: it has failed, or was deleted.
+    """
+    name = f"{wait.about['namespace']}/{wait.about['name']}"
+    found = _found(_kubernetes(wait.conn_id or None), wait)
+    if found is None:
+        raise WorkspaceError(f"the application {name} was deleted", hint="see who deleted it, then clear this task")
+    state = (found.get("status") or {}).get("applicationState") or {}
+    if state.get("state") == "FAILED":
+        raise WorkspaceError(
+            f"the application {name} has failed: {redacted_text(str(state.get('errorMessage') or 'no message'))}",
+            hint="see the log of its driver, delete the application, then clear this task",
+        )
+    return str(state.get("state") or "")
+
+
+def _found(hook: Any, wait: Wait) -> Mapping[str, Any] | None:
+    """The object of an application; ``None``: there is none."""
     from kubernetes.client import ApiException
 
     try:
-        hook.get_custom_object(**_at(wait.about["namespace"]), name=wait.about["name"])
+        found: Mapping[str, Any] = hook.get_custom_object(**_at(wait.about["namespace"]), name=wait.about["name"])
     except ApiException as e:
         if e.status == 404:
-            return False
+            return None
         raise
-    return True
+    return found or {}
 
 
 _LOOKS: dict[str, Callable[[Wait], bool]] = {
@@ -278,5 +355,7 @@ _LOOKS: dict[str, Callable[[Wait], bool]] = {
     "run_started": _run_has_started,
     "run_ended": _run_has_ended,
     "newer_run_started": _newer_run_has_started,
+    "application_runs": _application_runs,
+    "application_completed": _application_has_completed,
     "application_gone": _application_is_gone,
 }

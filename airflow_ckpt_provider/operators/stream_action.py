@@ -179,7 +179,7 @@ class StreamActionOperator(DeclaredOperator):
         elif action.databricks_job:
             self._wait(databricks_job(action.databricks_job, what, stream), end_time)
         elif action.spark_application:
-            self._wait(spark_application(action.spark_application, what, self._directory()), end_time)
+            self._wait(spark_application(action.spark_application, what, stream, self._directory()), end_time)
 
     def _wait(self, wait: Wait | None, end_time: float) -> None:
         """Wait on this worker, or hand over to the triggerer."""

@@ -81,12 +81,14 @@ class DatabricksJob(Declared):
 class SparkApplication(Declared):
     """An application of the Spark operator for Kubernetes: it is created from a file, or deleted.
 
-    Its stop waits for its pods: the connection needs the right to list those of the namespace.
+    A `start` is done when the driver runs; whatever else creates one, when it has completed. Both fail with the application. A
+    stop waits for its pods: the connection needs the right to list those of the namespace, and to get the application.
 
     :param name: its name.
     :param namespace: its namespace.
     :param do: what is done with it; the default is `delete` for `stop`, else `create`.
-    :param file: path of its manifest in YAML, for `create`; a relative path begins at the directory of `streams.yaml`.
+    :param file: path of its manifest in YAML, for `create`; a relative path begins at the directory of `streams.yaml`. Its
+        name and namespace have to be those of the declaration.
     :param conn_id: Airflow connection of type `kubernetes`.
     """
 

@@ -323,6 +323,12 @@ class Stream(Declared):
             elif application and application.is_created_by(what) and not application.file:
                 said = f"the application {application.name} has no file"
                 found.append((what, said, "give the manifest that it is created from: file"))
+        created, deleted = (each and each.spark_application for each in (self.start, self.stop))
+        if created and deleted and not deleted.is_created_by("stop"):
+            one, other = (f"{each.namespace}/{each.name}" for each in (created, deleted))
+            if one != other:
+                said = f"it deletes the application {other}, and start creates {one}"
+                found.append(("stop", said, "name the same application in both"))
         if self.drill and not self.repository:
             hint = "declare repository: a drill restores the newest backup in it"
             found.append(("drill", "there is no repository", hint))

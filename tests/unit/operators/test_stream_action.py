@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import (
     AirflowException,
@@ -21,6 +22,7 @@ from airflow.sdk.exceptions import (
 )
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_ckpt_provider.errors import WorkspaceError
 from airflow_ckpt_provider.operators import job_actions
 from airflow_ckpt_provider.operators.stream_action import (
     AFTER_STOP,
@@ -336,37 +338,137 @@ def kubernetes_client(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _Kubernetes:
-    def __init__(self) -> None:
-        self.created: list[str] = []
+    """Applications as the Spark operator for Kubernetes keeps them: their states, one with each poll, the last one for ever."""
+
+    def __init__(self, *states: str) -> None:
+        self.created: dict[str, dict[str, Any]] = {}
+        self.states = list(states)
 
     def create_custom_object(self, *, body: str, **_: str) -> None:
-        if body in self.created:
+        manifest = yaml.safe_load(body)
+        if manifest["metadata"]["name"] in self.created:
             raise _ApiError(409)
-        self.created.append(body)
+        self.created[manifest["metadata"]["name"]] = manifest
+
+    def get_custom_object(self, *, name: str, **_: str) -> dict[str, Any]:
+        if name not in self.created:
+            raise _ApiError(404)
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if state == "deleted":
+            raise _ApiError(404)
+        message = {"errorMessage": "driver container failed with ExitCode: 1"} if state == "FAILED" else {}
+        return self.created[name] | ({"status": {"applicationState": {"state": state, **message}}} if state else {})
 
 
-@pytest.mark.usefixtures("kubernetes_client")
-def test_the_manifest_of_an_application_is_beside_the_file_that_declares_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster = _Kubernetes()
-    monkeypatch.setattr(job_actions, "_kubernetes", lambda _: cluster)
-    file = tmp_path / "streams.yaml"
-    start = "{spark_application: {name: orders, file: orders.yaml}}"
-    file.write_text(f"streams: {{orders: {{checkpoint: /checkpoints/orders, start: {start}}}}}")
+MANIFEST = "kind: SparkApplication\nmetadata: {name: orders}\n"
+STATES = ["", "SUBMITTED", "SUBMISSION_FAILED", "PENDING_RERUN", "SUBMITTED"]
 
-    def do_it() -> None:
-        StreamActionOperator(task_id="act", stream="orders", streams_file=str(file), action="start").execute({})  # type: ignore[typeddict-item]
 
+@pytest.fixture
+def created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubernetes_client: None) -> Any:
+    """Carry an action out that creates an application, on a cluster with these states of it."""
+
+    def do_it(
+        action: str, *states: str, manifest: str | None = MANIFEST, of: str = "orders", **how: Any
+    ) -> _Kubernetes:
+        cluster = _Kubernetes(*states)
+        monkeypatch.setattr(job_actions, "_kubernetes", lambda _: cluster)
+        file = tmp_path / "streams.yaml"
+        way = f"{{spark_application: {{name: {of}, file: orders.yaml}}}}"
+        file.write_text(f"streams: {{orders: {{checkpoint: /checkpoints/orders, {action}: {way}}}}}")
+        if manifest is not None:
+            (tmp_path / "orders.yaml").write_text(manifest)
+        task = StreamActionOperator(
+            task_id="act", stream="orders", streams_file=str(file), action=action, **{"poll_interval": 0, **how}
+        )
+        task.execute({})  # type: ignore[typeddict-item]
+        return cluster
+
+    return do_it
+
+
+def test_the_manifest_of_an_application_is_beside_the_file_that_declares_it(created: Any, tmp_path: Path) -> None:
     with pytest.raises(AirflowFailException, match=rf"{tmp_path}/orders\.yaml cannot be read: No such file"):
-        do_it()
-    (tmp_path / "orders.yaml").write_text("kind: SparkApplication")
-    do_it()
-    assert cluster.created == ["kind: SparkApplication"]
+        created("start", "RUNNING", manifest=None)
+    assert list(created("start", "RUNNING").created) == ["orders"]
+
+
+def test_an_application_that_exists_is_not_created_again(
+    created: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = created("start", "RUNNING")
+    monkeypatch.setattr(sys.modules[__name__], "_Kubernetes", lambda *_: cluster)
     with pytest.raises(
         AirflowFailException, match="the application default/orders exists already\nHINT: see whether it is"
     ):
-        do_it()
+        created("start", "RUNNING")
+
+
+@pytest.mark.parametrize("last", ["RUNNING", "SUCCEEDING", "COMPLETED"])
+def test_a_start_returns_once_the_driver_of_the_application_runs(created: Any, last: str) -> None:
+    assert created("start", *STATES, last).states == [last]
+
+
+def test_a_deploy_returns_once_its_application_has_completed(created: Any) -> None:
+    assert created("deploy", *STATES, "RUNNING", "SUCCEEDING", "COMPLETED").states == ["COMPLETED"]
+
+
+@pytest.mark.parametrize("action", ["start", "deploy"])
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [
+        (
+            "FAILED",
+            r"the application default/orders has failed: driver container failed with ExitCode: 1\nHINT: see the log",
+        ),
+        ("deleted", r"the application default/orders was deleted\nHINT: see who deleted it"),
+    ],
+)
+def test_an_application_that_fails_fails_its_task(created: Any, action: str, last: str, message: str) -> None:
+    with pytest.raises(WorkspaceError, match=message):
+        created(action, *STATES, last)
+
+
+def test_an_application_that_does_not_get_there_is_named(created: Any) -> None:
+    with pytest.raises(WorkspaceError, match=r"waited 0.05 s for default/orders to run\nHINT: see there why"):
+        created("start", "SUBMITTED", timeout=0.05, poll_interval=0.01)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        (
+            "kind: SparkApplication\nmetadata: {name: orders-stream}",
+            "metadata.name in orders.yaml is 'orders-stream', and",
+        ),
+        ("kind: SparkApplication\nmetadata: {generateName: orders-}", "metadata.name in orders.yaml is None, and"),
+        (
+            MANIFEST.replace("orders}", "orders, namespace: etl}"),
+            "metadata.namespace in orders.yaml is 'etl', and the dec",
+        ),
+        (MANIFEST.replace("Spark", "ScheduledSpark"), "kind in orders.yaml is 'ScheduledSparkApplication', and the"),
+        ("- kind", "kind in orders.yaml is None, and the declaration is about 'SparkApplication'"),
+        ("kind: [", "orders.yaml is no YAML: "),
+    ],
+)
+def test_a_manifest_of_another_application_is_refused(created: Any, manifest: str, message: str) -> None:
+    """The stop would find no application of the declared name, and the stream would count as stopped."""
+    with pytest.raises(AirflowFailException, match=message):
+        created("start", "RUNNING", manifest=manifest)
+
+
+@pytest.mark.usefixtures("kubernetes_client")
+def test_a_stop_by_another_name_than_the_start_is_no_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The application was created before its manifest was compared, and still runs."""
+    cluster = _Kubernetes("RUNNING")
+    monkeypatch.setattr(job_actions, "_kubernetes", lambda _: cluster)
+    file = tmp_path / "streams.yaml"
+    ways = "start: {spark_application: {name: orders, file: o.yaml}}, stop: {spark_application: {name: orders}}"
+    file.write_text(f"streams: {{orders: {{checkpoint: /checkpoints/orders, {ways}}}}}")
+    (tmp_path / "o.yaml").write_text("kind: SparkApplication\nmetadata: {name: orders-stream}")
+    task = StreamActionOperator(task_id="act", stream="orders", streams_file=str(file), action="stop")
+    with pytest.raises(AirflowFailException, match=r"metadata.name in o.yaml is 'orders-stream'"):
+        task.execute({})  # type: ignore[typeddict-item]
 
 
 class _Cluster:
@@ -376,9 +478,10 @@ class _Cluster:
         self.there, self.phases, self.asked = there, phases, ""
         self.core_v1_client = self
 
-    def get_custom_object(self, **_: str) -> None:
+    def get_custom_object(self, **_: str) -> dict[str, Any]:
         if not self.there:
             raise _ApiError(404)
+        return {}
 
     def delete_custom_object(self, **_: str) -> None:
         self.get_custom_object()

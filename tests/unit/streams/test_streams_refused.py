@@ -244,6 +244,23 @@ def test_an_action_that_cannot_be_done_is_refused_before(field: str, action: dic
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("stop", [{"name": "order"}, {"name": "orders", "namespace": "etl"}])
+def test_a_stop_of_another_application_than_the_one_that_is_started_is_refused(stop: dict[str, str]) -> None:
+    """It would find none, and the stream would count as stopped."""
+    start = {"spark_application": {"name": "orders", "file": "orders.yaml"}}
+
+    def parse(stop: dict[str, str]) -> None:
+        orders = {"checkpoint": "/c/orders", "start": start, "stop": {"spark_application": stop}}
+        parse_streams(yaml.safe_dump({"streams": {"orders": orders}}))
+
+    parse({"name": "orders"})
+    named = f"{stop.get('namespace', 'default')}/{stop['name']}"
+    with pytest.raises(
+        DeclarationError, match=rf"stop: it deletes the application {named}, and start creates default/orders"
+    ):
+        parse(stop)
+
+
 @pytest.mark.parametrize(
     ("text", "line", "field", "message"),
     [
