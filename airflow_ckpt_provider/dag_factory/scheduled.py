@@ -138,15 +138,19 @@ class ScheduledDags(DagsOfStreams):
         return self.dag("report", make, streams=list(self.streams.values()), schedule=self.report_every)
 
     def watch(self, streams: Sequence[Stream]) -> DAG:
-        """Every hour, and for that hour: fail as soon as Kafka keeps what is unread for less than the stream may be down."""
+        """Every hour, and for that hour: fail as soon as Kafka keeps what is unread for less than the stream may be down.
+
+        A stream without a Kafka source is skipped, unless it declares one.
+        """
 
         def make() -> None:
             @task_group(group_id="stream")
-            def each(stream: str) -> None:
+            def each(stream: str, if_absent: str) -> None:
                 left = self.task(
                     KafkaTimeToLossSensor,
                     "time_to_loss",
                     stream=stream,
+                    if_absent=if_absent,
                     timeout=self.report_every.total_seconds() * 0.9,
                     soft_fail=True,
                     deferrable=True,
@@ -161,7 +165,13 @@ class ScheduledDags(DagsOfStreams):
 
                 alarm(stream=stream, report=left.output)  # type: ignore[arg-type]  # an XComArg becomes one
 
-            each.expand(stream=_names(streams))
+            # The connection may be that of all streams: one that does not say that it reads Kafka need not.
+            each.expand_kwargs(
+                [
+                    {"stream": stream.name, "if_absent": "fail" if "kafka" in stream.sources else "skip"}
+                    for stream in streams
+                ]
+            )
 
         return self.dag("watch", make, streams=streams, schedule=self.report_every)
 

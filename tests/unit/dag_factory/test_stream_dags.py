@@ -16,9 +16,10 @@ from typing import Any
 
 import jsonschema
 import pytest
+import yaml
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_ckpt_provider.dag_factory.scheduled import too_little
 from airflow_ckpt_provider.dag_factory.stream_dags import StreamDags, stream_dags
@@ -28,6 +29,7 @@ from airflow_ckpt_provider.operators.declared import DeclaredOperator
 from airflow_ckpt_provider.operators.stream_action import AFTER_STOP, BEGUN, CLEARS, ENDED
 from airflow_ckpt_provider.streams.problems import DeclarationError
 from airflow_ckpt_provider.streams.stream import Backup, Stream
+from tests.support.other_sources import FILE, checkpoint
 
 DECLARED = """
 defaults:
@@ -223,6 +225,24 @@ def test_a_watch_that_cannot_look_any_more_fails_and_one_whose_hour_has_passed_i
         watch.resume_execution("execute_complete", {"event": {"status": "error", "message": "no such bucket"}}, {})  # type: ignore[typeddict-item]
     with pytest.raises(AirflowSkipException):
         watch.resume_execution("execute_complete", {"event": {"status": "timeout"}}, {})  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize(("declared", "error"), [("file", AirflowSkipException), ("kafka", AirflowFailException)])
+def test_a_watch_skips_a_stream_without_a_kafka_source_unless_it_declares_one(
+    tmp_path: Path, declared: str, error: type[Exception]
+) -> None:
+    """The connection is that of all streams: every hour the watch of one that reads files failed."""
+    orders = {"checkpoint": checkpoint(tmp_path / "orders", FILE), "sources": {declared: {}}}
+    file = write(tmp_path, yaml.safe_dump({"defaults": {"kafka_conn_id": "kafka"}, "streams": {"orders": orders}}))
+    watch: Any = stream_dags(file)["ckpt_watch"]
+    given = watch.task_group.children["stream"]._expand_input.value[0]
+    task = watch.get_task("stream.time_to_loss")
+    for name, value in given.items():
+        assert getattr(task, name)._key == name  # what the group is mapped over, as Airflow renders it
+        setattr(task, name, value)
+    task.after_rendering()
+    with pytest.raises(error, match="has no kafka source"):
+        task.execute({})
 
 
 @pytest.mark.parametrize(
