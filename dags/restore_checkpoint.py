@@ -64,7 +64,7 @@ with DAG(
             False,
             type="boolean",
             title="The stream is stopped",
-            description="you say so; the audit record names the run",
+            description="since before you start this run, which the audit record names; a later batch makes it void",
         ),
         "stop_running": Param(
             False, type="boolean", title="Stop a running stream", description="by sealing its checkpoint"

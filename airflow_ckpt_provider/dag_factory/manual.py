@@ -45,7 +45,7 @@ _IS_STOPPED = Param(
     False,
     type="boolean",
     title="The stream is stopped",
-    description="by hand, and you say so; not needed where the declaration says how it is stopped, or has a probe",
+    description="by hand, before this run is started; not needed where the declaration says how it is stopped, or has a probe",
 )
 _STATES = "ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})"
 _KEPT = "ti.xcom_pull(task_ids='{}', key='{}')"

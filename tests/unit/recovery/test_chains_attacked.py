@@ -74,11 +74,20 @@ def test_begun_before_another_one_was_done(chained: Chained, stop_running: bool)
     assert not any(is_sealed(chained, name) for name in IDS)
 
 
-def test_stopped_by_the_seals_on_a_word_of_an_hour_ago(chained: Chained) -> None:
-    """The seals are no change of another attempt."""
-    rest = replace(STOPPED, said=Clocks(passed=3600))
+def test_stopped_by_the_seals_on_a_word_of_before(chained: Chained) -> None:
+    """The seals are no change of another attempt. The batches were made just now: a word of an hour ago would be void."""
+    rest = replace(STOPPED, said=Clocks(passed=30))
     plan, _ = carry_out(chained.streams(), rest=rest, stop_running=True)
     assert batches_of(plan)["bronze"] == 4
+    assert not any(is_sealed(chained, name) for name in IDS)
+
+
+@pytest.mark.parametrize("stop_running", [False, True])
+def test_a_stream_that_has_run_since_makes_the_word_void(chained: Chained, stop_running: bool) -> None:
+    """No other attempt was there: somebody has started the streams while the approval was open."""
+    rest = replace(STOPPED, said=Clocks(passed=3600))
+    with pytest.raises(RefusedError, match=r"the query of .* has run since a test said, at .*, that it is stopped: "):
+        carry_out(chained.streams(), rest=rest, stop_running=stop_running)
     assert not any(is_sealed(chained, name) for name in IDS)
 
 
