@@ -218,7 +218,14 @@ class _Attempt:
             removed = self._remove(edits)
             written = self._write(edits, there)
         after = inspect_target(self.place)
-        plan.check(after)
+        try:
+            plan.check(after)
+        except LeaseLostError:
+            raise
+        except CkptError as e:
+            if change.lifts_seal and not any(mark for _, mark in self.found):
+                self._say_way_out(e)
+            raise
         kept = self.aside.place if self.aside.sizes else None
         self.repository.record(
             plan.plan_id,
@@ -435,6 +442,10 @@ class _Attempt:
         if before == there.fingerprint and sink is False:
             self._lift(marks, sweep=there.is_empty)
             return
+        self._say_way_out(error)
+
+    def _say_way_out(self, error: CkptError) -> None:
+        """Say that the checkpoint stays sealed, and how to undo the change."""
         again = f"{self.plan.checkpoint} stays sealed; run the same command again"
         undo = self.plan.command_to_undo(self.repository)
         if undone_by(self.plan.plan_id) != self.plan.plan_id:

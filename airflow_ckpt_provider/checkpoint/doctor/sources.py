@@ -43,13 +43,20 @@ def torn_entries(seen: Examination) -> dict[str, str]:
         for name, file in sorted(seen.tree.files(f"{SOURCES}/{source}").items()):
             if batch_id_of(name.removesuffix(".compact")) is None:
                 continue
-            try:
-                _, lines = split_log(seen.tree.read(file), path=file.path, batch_id=None, known=frozenset({1}))
-                for line in lines:
-                    parse_object(line, path=file.path, batch_id=None)
-            except UnreadableLogError as e:
-                torn[file.path] = e.message
+            if why := torn_entry(seen.tree.read(file), path=file.path):
+                torn[file.path] = why
     return torn
+
+
+def torn_entry(data: bytes, *, path: str) -> str | None:
+    """What is wrong with an entry in the log of a file source, or ``None``."""
+    try:
+        _, lines = split_log(data, path=path, batch_id=None, known=frozenset({1}))
+        for line in lines:
+            parse_object(line, path=path, batch_id=None)
+    except UnreadableLogError as e:
+        return e.message
+    return None
 
 
 def _leftovers(seen: Examination, entry: OffsetEntry) -> Iterator[Finding]:

@@ -114,7 +114,7 @@ class RepairPlan(Plan):
         if left:
             raise StorageError(
                 f"{there.location} is not whole after the repair: {left[0].message}",
-                hint="see who else writes there",
+                hint="somebody else may write there, or a file was damaged since the plan was made",
             )
 
     @property

@@ -23,11 +23,12 @@ from airflow_ckpt_provider.checkpoint.doctor.leftovers import abandoned_files, f
 from airflow_ckpt_provider.checkpoint.doctor.operators import is_repartition, names_place, versioned_metadata
 from airflow_ckpt_provider.checkpoint.doctor.sources import torn_entries
 from airflow_ckpt_provider.checkpoint.findings import Finding, Severity
+from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, RepositoryError
-from airflow_ckpt_provider.recovery.repair.cut import Cut, Search, find_cut
+from airflow_ckpt_provider.recovery.repair.cut import Cut, Search, find_cut, unreadable_entry
 from airflow_ckpt_provider.recovery.repair.plan import RepairPlan
 from airflow_ckpt_provider.recovery.repair.sources import Backups, backups_of_same_history
 from airflow_ckpt_provider.recovery.restore.relocate import (
@@ -133,8 +134,7 @@ def _planned(
     search = find_cut(seen, elsewhere, broken=broken, contents=seen.contents)
     if not bad and (search.cut is None or search.cut.moved):
         # Spark continues from it rightly: no batch is given up for what is only untidy.
-        entries = backups.entries if backups else {}
-        holes = tuple(entries[p] for p in sorted(_holes_that_can_be_filled(findings, known)) if p in entries)
+        holes = _holes_filled(findings, backups)
         return replace(
             plan,
             **_as_it_stands(seen),
@@ -146,10 +146,15 @@ def _planned(
     if search.cut is None:
         return replace(plan, verdict=Verdict.WILL_FAIL, reasons=_why_not(seen, findings, search, backups))
     cut = search.cut
-    wanted = {*cut.elsewhere, *_holes_that_can_be_filled(findings, known)}
-    fetches = tuple(backups.entries[p] for p in sorted(wanted) if p in backups.entries) if backups else ()
+    taken = {file.path: backups.entry(file) for file in cut.elsewhere} if backups else {}
+    filled = {fetch[0].path: fetch for fetch in _holes_filled(findings, backups)}
+    fetches = tuple(fetch for _, fetch in sorted({**filled, **taken}.items()) if fetch is not None)
     rewrites = _rewrites(seen, cut, fetches, backups)
-    if METADATA_FILE in wanted and identity is not None and METADATA_FILE not in known:
+    if (
+        any(file.path == METADATA_FILE for file in cut.elsewhere)
+        and identity is not None
+        and METADATA_FILE not in known
+    ):
         rewrites[METADATA_FILE] = identity
     if bad and not (cut.deletes or fetches or rewrites):
         reasons = tuple(f"{finding.message}. No change of files fixes it." for finding in bad)
@@ -184,11 +189,16 @@ def _broken_files(seen: Examination, findings: tuple[Finding, ...]) -> set[str]:
     return unreadable | set(torn_entries(seen))
 
 
-def _holes_that_can_be_filled(findings: tuple[Finding, ...], known: set[str]) -> set[str]:
+def _holes_filled(findings: tuple[Finding, ...], backups: Backups | None) -> tuple[tuple[FileEntry, str], ...]:
     """Older log entries that Spark does not need and a backup has: fetching them loses nothing."""
-    paths = {f"offsets/{b}" for f in findings if f.kind is kinds.OFFSETS_HOLE for b in f.figures["batches"]}
+    paths = {f"{OFFSETS}/{b}" for f in findings if f.kind is kinds.OFFSETS_HOLE for b in f.figures["batches"]}
     paths |= {f.path for f in findings if f.kind is kinds.LOG_FILE_TORN and f.severity is Severity.WARNING}
-    return paths & known
+    filled = []
+    for path in sorted(paths) if backups else ():
+        of_path = backups.entries.get(path, ()) if backups else ()
+        readable = (found for found in of_path if backups and unreadable_entry(backups.read(found[0]), path) is None)
+        filled += [found for found in [next(readable, None)] if found is not None]
+    return tuple(filled)
 
 
 def _rewrites(
@@ -270,8 +280,18 @@ def _why_not(
     elif not backups.entries:
         reasons.append("The repository has no backup of this history: same query id, and the same log entries.")
     else:
+        reasons += _rejected(search, backups)
         reasons.append("The backups in the repository do not have what is missing either.")
     return (*reasons, *_LEFT)
+
+
+def _rejected(search: Search, backups: Backups) -> list[str]:
+    """What backups have and cannot be put back, for it is damaged there too."""
+    found = [(fetch, why) for file, why in search.rejected.items() if (fetch := backups.entry(file))]
+    return [
+        f"{entry.path} of backup {backup_id} is damaged too: {why.removeprefix(f'{entry.path}: ')}"
+        for (entry, backup_id), why in found[:5]
+    ]
 
 
 def _continued(seal: Seal, location: Location, repository: Repository | None) -> RepairPlan:

@@ -29,18 +29,25 @@ Elsewhere = tuple[StoredFile, Callable[[], bytes]]
 class Backups:
     """Files of the backups that tell the same history as the checkpoint, the newest backup first.
 
-    :param entries: path -> its entry, and the id of the backup.
+    :param entries: path -> each content that it has in backups: its entry, and the id of the newest backup that has it. A
+        backup copies what is damaged as well as what is whole, so the newest content need not be the right one.
     """
 
     repository: Repository
-    entries: dict[str, tuple[FileEntry, str]]
+    entries: dict[str, list[tuple[FileEntry, str]]]
 
     def files(self) -> list[Elsewhere]:
         """All of them, each with what reads it."""
         return [
-            (StoredFile(path, entry.size, identity=f"backup:{entry.object}"), partial(self.read, entry))
-            for path, (entry, _) in self.entries.items()
+            (StoredFile(path, entry.size, identity=_identity(entry)), partial(self.read, entry))
+            for path, entries in self.entries.items()
+            for entry, _ in entries
         ]
+
+    def entry(self, file: StoredFile) -> tuple[FileEntry, str] | None:
+        """The entry that one of :meth:`files` was made of, and the id of its backup."""
+        of_path = self.entries.get(file.path, ())
+        return next((found for found in of_path if _identity(found[0]) == file.identity), None)
 
     def read(self, entry: FileEntry) -> bytes:
         """Content of a file.
@@ -64,17 +71,22 @@ def backups_of_same_history(repository: Repository, seen: Examination, *, name: 
     :param name: name of the stream; by default all in the repository are read.
     """
     names = repository.names() if name is None else (name,)
-    entries: dict[str, tuple[FileEntry, str]] = {}
+    entries: dict[str, list[tuple[FileEntry, str]]] = {}
     damaged = {path for n in names for path in read_damaged(repository.location, n).objects}
     manifests = [repository.read_manifest(n, id_) for n in names for id_ in repository.backup_ids(n)]
     for manifest in sorted(manifests, key=lambda m: m.backup_id, reverse=True):
         if _same_history(repository, manifest, seen):
             for entry in manifest.files:
-                if entry.object not in damaged:
-                    entries.setdefault(entry.path, (entry, manifest.backup_id))
+                of_path = entries.setdefault(entry.path, [])
+                if entry.object not in damaged and all(entry.object != known.object for known, _ in of_path):
+                    of_path.append((entry, manifest.backup_id))
         else:
             log.debug("backup %s of %s is of another history", manifest.backup_id, manifest.name)
-    return Backups(repository, entries)
+    return Backups(repository, {path: found for path, found in entries.items() if found})
+
+
+def _identity(entry: FileEntry) -> str:
+    return f"backup:{entry.object}"
 
 
 def _same_history(repository: Repository, manifest: Manifest, seen: Examination) -> bool:
