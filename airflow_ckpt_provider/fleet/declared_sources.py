@@ -10,13 +10,16 @@ from airflow_ckpt_provider.checkpoint.source_offsets import (
     IcebergOffset,
     KafkaOffset,
     OpaqueOffset,
+    RateOffset,
 )
 from airflow_ckpt_provider.errors import did_you_mean
 from airflow_ckpt_provider.guards.entry_points import entry_points_of
 from airflow_ckpt_provider.guards.query import GuardedQuery
-from airflow_ckpt_provider.guards.registry import GROUP, MAKES_ITS_OWN_ROWS, GuardedSource
+from airflow_ckpt_provider.guards.registry import GROUP, GuardedSource
 from airflow_ckpt_provider.streams.stream import Stream
 
+#: Kinds that make their own rows.
+_RATE = frozenset({RateOffset.kind, "rate-micro-batch"})
 #: Kinds whose guard answers UNKNOWN unless the stream says how to ask: no checkpoint records a cluster or a table.
 _NEED_A_DECLARATION = (KafkaOffset.kind, DeltaOffset.kind, IcebergOffset.kind)
 
@@ -30,7 +33,7 @@ def kinds_without_guard(stream: Stream) -> Iterator[tuple[str, str]]:
     of_others = (entry.name for entry in entry_points_of(GROUP))
     guarded = {*_NEED_A_DECLARATION, FileOffset.kind, *of_others}
     for kind in stream.sources:
-        if kind not in guarded | MAKES_ITS_OWN_ROWS:
+        if kind not in guarded | _RATE:
             yield kind, did_you_mean(kind, guarded)
 
 
@@ -51,7 +54,7 @@ def not_read(stream: Stream, query: GuardedQuery) -> Iterator[tuple[str, str]]:
     :param query: its sources, as its checkpoint has them.
     """
     kinds = [_kind(source) for source in query.sources]
-    if not kinds or OpaqueOffset.kind in kinds:
+    if not kinds or {OpaqueOffset.kind, *_RATE} & {*kinds}:  # many sources have offsets as those of rate
         return
     there = ", ".join(f"{source.name} ({_kind(source)})" for source in query.sources)
     for kind in stream.sources:
