@@ -336,7 +336,7 @@ class FleetReportOperator(RepositoryOperator):
         lines = [f"{uri}: {'; '.join(found)}" for uri, found in problems.items()]
         more = [f"… and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
         said = RefusedError(
-            "\n".join([f"problems with {len(lines)} of {len(fleet.streams)} streams", *lines[:_SHOWN], *more]),
+            "\n".join([f"problems: {len(lines)}; streams found: {len(fleet.streams)}", *lines[:_SHOWN], *more]),
             hint="the report is in the log and in the XCom `report`; on_finding='warn' only warns",
         )
         raise ProblemsError(for_operators(str(said)))

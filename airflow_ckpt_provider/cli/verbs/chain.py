@@ -20,12 +20,26 @@ from airflow_ckpt_provider.recovery.chains.naming import stream_of
 from airflow_ckpt_provider.recovery.chains.plan import ChainPlan
 from airflow_ckpt_provider.recovery.chains.planning import plan_chain
 from airflow_ckpt_provider.recovery.chains.set_restore import plan_set_restore, restore_set
-from airflow_ckpt_provider.recovery.chains.stream import ChainStream
+from airflow_ckpt_provider.recovery.chains.stream import ChainStream, named_streams
 from airflow_ckpt_provider.recovery.chains.undo import undo_chain
+from airflow_ckpt_provider.recovery.rewind.specifier import KINDS
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.streams.streams import common
+
+#: Option -> the actions that take it.
+_OF_ACTIONS = {
+    **dict.fromkeys(("begins_with", "downstream", *KINDS), ("rewind",)),
+    "set": ("backup", "restore"),
+    "tag": ("backup",),
+    "replace": ("restore",),
+    "plan": ("undo",),
+    "fingerprint": ("rewind", "restore"),
+    "kafka_config": ("rewind", "backup"),
+    "accept": ("rewind", "restore", "undo"),
+    "stop_running": ("rewind", "restore", "undo"),  # an undo has its own word for it
+}
 
 
 def chain(call: Call) -> Answer:
@@ -38,10 +52,29 @@ def chain(call: Call) -> Answer:
         )
     given = call.places(args.repository, role="repository") if args.repository else None
     declared = call.streams(args.streams).of_application(args.application) if args.application else ()
-    streams = _streams(call, given) if args.stream else _of_application(call, declared, given)
+    _refuse_options_of_others(call)
+    streams = named_streams(_streams(call, given) if args.stream else _of_application(call, declared, given))
     if args.action in ("backup", "restore"):
         return _OF_SETS[args.action](call, streams, _repository(call, declared, given))
     return _undo(call, streams) if args.action == "undo" else _rewind(call, streams)
+
+
+def _refuse_options_of_others(call: Call) -> None:
+    """See that the action takes each option that is given: passed over, a restore to a time was one of the newest set.
+
+    :raises UsageError: it does not take one.
+    """
+    args = call.args
+    values = {name: getattr(args, name, None) for name in _OF_ACTIONS}
+    given = [name for name, value in values.items() if value is not None and value is not False and value != []]
+    given += [] if args.exact_replay else ["no_exact_replay"]
+    for name in given:
+        actions = _OF_ACTIONS.get(name, ("rewind",))
+        if args.action not in actions:
+            option = "--from" if name == "begins_with" else f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"chain {args.action} takes no {option}", hint=f"it is for: {', '.join(actions)}; leave it out"
+            )
 
 
 def _streams(call: Call, repository: Location | None) -> tuple[ChainStream, ...]:

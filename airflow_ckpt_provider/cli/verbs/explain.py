@@ -41,10 +41,16 @@ def _text(file: str | None) -> str:
 
 
 def _end_of(path: Path) -> bytes:
-    with path.open("rb") as log:
-        log.seek(0, os.SEEK_END)
-        log.seek(max(0, log.tell() - _MOST_BYTES))
-        return log.read()
+    try:
+        with path.open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - _MOST_BYTES))
+            return log.read()
+    except OSError as e:
+        raise UsageError(
+            f"{path} cannot be read: {e.strerror}",
+            hint="name a log file on this machine, or pipe the log into the command",
+        ) from e
 
 
 def _show(advice: RecoveryAdvice, screen: Console) -> None:

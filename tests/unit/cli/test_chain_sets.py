@@ -104,3 +104,54 @@ def test_what_does_not_fit(application: Application, declared: Path, words: list
     given = [word.format(declared=declared, repository=f"{application.root.root}/backups") for word in words]
     finished = run("chain", *given)
     assert (finished.code, said in finished.err) == (code, True), finished.err
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        ("restore", ("--to-datetime", "2020-01-01T00:00:00Z", "--apply")),
+        ("restore", ("--shift-by=0",)),
+        ("restore", ("--plan", "4f1c")),
+        ("undo", ("--set", "4f1c")),
+        ("undo", ("--to-latest",)),
+        ("rewind", ("--to-latest", "--set", "4f1c")),
+        ("rewind", ("--to-latest", "--replace")),
+        ("backup", ("--to-batch", 3)),
+        ("backup", ("--replace",)),
+        ("backup", ("--stop-running",)),
+        ("restore", ("--no-exact-replay",)),
+        ("undo", ("--from", "orders")),
+    ],
+)
+def test_an_option_of_another_action_is_refused(
+    application: Application, action: str, words: tuple[object, ...]
+) -> None:
+    """A restore to a time was one of the newest set."""
+    run("chain", "backup", *named(application))
+    application.go_on()
+    before = newest(application)
+    refused = run("chain", action, *named(application), *words, *STOPPED)
+    option = next(str(word) for word in reversed(words) if str(word).startswith("--") and word != "--apply").split("=")[
+        0
+    ]
+    assert refused.code == 2
+    assert f"chain {action} takes no {option}" in refused.err
+    assert newest(application) == before
+
+
+@pytest.mark.parametrize("action", ["backup", "restore", "rewind", "undo"])
+def test_a_stream_that_is_named_twice_is_refused(application: Application, action: str) -> None:
+    """A backup of two streams was one of one."""
+    one, other = IDS
+    root = Path(application.root.root)
+    before = {path for path in root.rglob("*") if path.is_file()}
+    words = ("--to-latest",) if action == "rewind" else ()
+    for names in ((one, one), (one, "copy")):
+        places = [other, one] if names[1] == one else [one, one]
+        streams = [
+            w for name, at in zip(names, places, strict=True) for w in ("--stream", f"{name}={application.root / at}")
+        ]
+        refused = run("chain", action, *streams, "--repository", root / "backups", *words, *STOPPED)
+        assert refused.code == 1
+        assert "two streams have the" in refused.err
+    assert {path for path in root.rglob("*") if path.is_file()} == before

@@ -84,12 +84,6 @@ def test_nothing_to_explain(text: str, monkeypatch: pytest.MonkeyPatch):
     assert finished.err.splitlines()[0] == "error: there is no text to explain"
 
 
-def test_a_file_that_is_not_there(tmp_path: Path):
-    finished = run("explain", tmp_path / "none.log")
-    assert finished.code == 3
-    assert "none.log" in finished.err
-
-
 def test_bytes_that_are_no_text(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe [MALFORMED_LOG_FILE] \x00")))
     assert run("explain", "--json").document["code"] == "LOG-MALFORMED"
@@ -110,3 +104,11 @@ def test_a_pipe_into_the_program():
         input=json.dumps({"error_code": "CONFLICT", "message": "An active update u already exists for pipeline 'p'."}),
     )
     assert (finished.code, finished.document["code"]) == (0, "PIPELINE-BUSY")
+
+
+@pytest.mark.parametrize("name", ["nope.log", "."])
+def test_a_file_that_cannot_be_read(tmp_path: Path, name: str):
+    finished = run("explain", tmp_path / name)
+    assert finished.code == 2
+    assert f"{tmp_path / name} cannot be read: " in finished.err
+    assert "name a log file on this machine" in " ".join(finished.err.split())

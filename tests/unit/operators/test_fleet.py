@@ -102,7 +102,7 @@ class TestReport:
         context = run()
         with pytest.raises(ProblemsError) as e:
             report(backed_up, directories=[str(root)], max_age="1h").execute(context)
-        assert f"problems with 1 of 3 streams\n{root}/team/orders: no backup" in str(e.value)
+        assert f"problems: 1; streams found: 3\n{root}/team/orders: no backup" in str(e.value)
         assert set(context["pushed"]["report"]["problems"]) == {f"{root}/team/orders"}
 
     def test_it_is_kept_for_the_page_and_replaced_by_the_next(self, root: Path, backed_up: Path, run: Run) -> None:
