@@ -224,7 +224,7 @@ def _operator_files(tree: Tree, operator: int, metadata: OperatorMetadata | None
 def _store_closures(tree: Tree, operator: int, entry: OffsetEntry, commit: CommitEntry) -> list[StoreClosure]:
     ids = commit.state_ids.get(operator)
     logged = len(ids) if ids else entry.state_partitions
-    in_partitions = partitions(tree, operator, logged=logged)
+    in_partitions = partitions(tree, operator, logged=logged, batch_id=entry.batch_id)
     names = stores(tree, operator, in_partitions) or (DEFAULT_STORE,)
     provider, codec = entry.state_provider or "", entry.state_codec
     wanted = [

@@ -85,7 +85,7 @@ def operators_of(tree: Tree, entry: OffsetEntry | None) -> tuple[Operator, ...]:
     for number in tree.numbered_directories(STATE):
         metadata = operator_metadata(tree, number, batch_id=entry.batch_id if entry else 0)
         logged = entry.state_partitions if entry else None
-        in_partitions = partitions(tree, number, logged=logged)
+        in_partitions = partitions(tree, number, logged=logged, batch_id=entry.batch_id if entry else None)
         found.append(
             Operator(
                 operator_id=number,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
-from airflow_ckpt_provider.checkpoint.state_files import RESERVED, holds_state
-from airflow_ckpt_provider.checkpoint.state_schema import has_one_partition, parse_key_schema
+from airflow_ckpt_provider.checkpoint.state_files import RESERVED, holds_state, oldest_version
+from airflow_ckpt_provider.checkpoint.state_schema import may_have_one_partition, parse_key_schema
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.json_text import load_json
@@ -77,18 +77,55 @@ def operator_metadata(tree: Tree, operator: int, *, batch_id: int) -> OperatorMe
     return parse_operator_metadata(tree.read(file), path=file.path) if file else None
 
 
-def partitions(tree: Tree, operator: int, *, logged: int | None) -> tuple[int, ...]:
+def partitions(tree: Tree, operator: int, *, logged: int | None, batch_id: int | None) -> tuple[int, ...]:
     """Partitions an operator has to have.
 
     The offset log shows, not the directories: a repartition leaves old ones, a torn copy lacks some. Where all rows go
-    to one partition, the schema of the keys shows it.
+    to one partition, the schema of the keys hints at it, and it is true only if no other partition has state.
 
     :param logged: number of state partitions in the batch's log entries.
+    :param batch_id: the batch; ``None`` if none is known.
     """
-    schema = tree.get(f"{STATE}/{operator}/0/_metadata/schema")
-    if schema and has_one_partition(parse_key_schema(tree.read(schema), path=schema.path)):
+    if _has_one_partition(tree, operator, logged=logged, batch_id=batch_id):
         return (0,)
     return tuple(range(logged)) if logged else tuple(tree.numbered_directories(f"{STATE}/{operator}"))
+
+
+def _has_one_partition(tree: Tree, operator: int, *, logged: int | None, batch_id: int | None) -> bool:
+    schema = tree.get(f"{STATE}/{operator}/0/_metadata/schema")
+    if schema is None:
+        return False
+    key = parse_key_schema(tree.read(schema), path=schema.path)
+    if not may_have_one_partition(key, _operator_name(tree, operator)):
+        return False
+    newest = None if batch_id is None else batch_id + 1
+    return not any(
+        has_state_up_to(tree, operator, partition, newest)
+        for partition in tree.numbered_directories(f"{STATE}/{operator}")
+        if partition > 0 and (logged is None or partition < logged)
+    )
+
+
+def _operator_name(tree: Tree, operator: int) -> str | None:
+    """The name in metadata of version 1: operators with one partition have no other."""
+    file = tree.get(f"{STATE}/{operator}/_metadata/metadata")
+    try:
+        return parse_operator_metadata(tree.read(file), path=file.path).name if file else None
+    except UnreadableLogError:
+        return None  # Spark does not need the file for a start
+
+
+def has_state_up_to(tree: Tree, operator: int, partition: int, version: int | None) -> bool:
+    """Whether a partition has a state file of a version or of one before it.
+
+    :param version: the version; ``None``: any.
+    """
+    root = f"{STATE}/{operator}/{partition}"
+    for directory in (root, *(f"{root}/{name}" for name in tree.directories(root) if name not in RESERVED)):
+        oldest = oldest_version(tree.files(directory))
+        if oldest is not None and (version is None or oldest <= version):
+            return True
+    return False
 
 
 def stores(tree: Tree, operator: int, in_partitions: tuple[int, ...]) -> tuple[str, ...]:

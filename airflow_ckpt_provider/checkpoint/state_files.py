@@ -53,6 +53,12 @@ def holds_state(names: Iterable[str]) -> bool:
     return any((match := _NAME.fullmatch(name)) and int(match["version"]) > 0 for name in names)
 
 
+def oldest_version(names: Iterable[str]) -> int | None:
+    """The lowest version number of any state file among these names; ``None`` without any."""
+    matches = (match for name in names if (match := _NAME.fullmatch(name)))
+    return min((number for match in matches if (number := int(match["version"])) > 0), default=None)
+
+
 def state_files(directory: str, files: Mapping[str, StoredFile]) -> StateFiles:
     """Sort the files of a store's directory by kind and version; other files are left out."""
     kinds: dict[str, dict[StateVersion, StoredFile]] = {"delta": {}, "snapshot": {}, "zip": {}, "changelog": {}}

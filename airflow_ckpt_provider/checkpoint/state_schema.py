@@ -9,6 +9,9 @@ from typing import Any
 from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.json_text import load_json
 
+#: Names of Spark's type of a column that is always null; the second one is that of older Sparks.
+_NULL_TYPES = ("void", "null")
+
 
 def parse_key_schema(data: bytes, *, path: str) -> dict[str, Any]:
     """Return the schema of a store's keys, as Spark's JSON.
@@ -101,13 +104,30 @@ def _unreadable(path: str, reason: Exception) -> UnreadableLogError:
     )
 
 
-def has_one_partition(key_schema: dict[str, Any]) -> bool:
-    """Whether all rows of the operator go to partition 0: a global limit, or an aggregation without grouping keys.
+def may_have_one_partition(key_schema: dict[str, Any], operator_name: str | None) -> bool:
+    """Whether the keys are those of an operator whose rows all go to partition 0.
 
-    The operator's metadata does not show: it names the number of shuffle partitions all the same.
+    That is a global limit, an aggregation without grouping keys, or a session window without any. A column of the user
+    can have the same name as Spark's own, so this is a hint and no proof.
+
+    :param key_schema: schema of the operator's keys.
+    :param operator_name: from the operator's metadata, which names the number of shuffle partitions all the same;
+        ``None`` without metadata (Spark 3.5 and older).
     """
-    fields = [(field["name"], field["type"]) for field in key_schema["fields"]]
-    return fields in ([], [("key", "void")]) or [name for name, _ in fields] == ["sessionStartTime"]
+    fields = key_schema["fields"]
+    if not fields:
+        return True
+    if len(fields) > 1:
+        return False
+    name, type_ = fields[0]["name"], fields[0]["type"]
+    if name == "key" and type_ in _NULL_TYPES:
+        return operator_name in (None, "globalLimit")
+    if name != "sessionStartTime" or type_ != "timestamp":
+        return False
+    if operator_name is None:
+        return fields[0].get("nullable") is False
+    # Spark 4.3 writes the column as nullable.
+    return operator_name.startswith("sessionWindowStateStoreSave")
 
 
 def read_utf(data: bytes) -> tuple[str, bytes]:

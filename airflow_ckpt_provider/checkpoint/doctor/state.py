@@ -78,7 +78,7 @@ def _operator(
             else:
                 lost.add(path, message)
         ids = commit.state_ids.get(operator) if commit else None
-        in_partitions = partitions(tree, operator, logged=len(ids) if ids else entry.state_partitions)
+        in_partitions = partitions(tree, operator, logged=len(ids) if ids else entry.state_partitions, batch_id=base)
         names = stores(tree, operator, in_partitions) or (DEFAULT_STORE,)
         for partition in in_partitions:
             for index, name in enumerate(names):

@@ -14,7 +14,7 @@ from airflow_ckpt_provider.checkpoint.closure import Closure
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry
-from airflow_ckpt_provider.checkpoint.operators import STATE
+from airflow_ckpt_provider.checkpoint.operators import STATE, has_state_up_to
 from airflow_ckpt_provider.checkpoint.sources import SOURCES, log_ends
 from airflow_ckpt_provider.checkpoint.tree import Tree
 
@@ -70,8 +70,12 @@ def _state(tree: Tree, closure: Closure) -> Iterator[str]:
                 if match and int(match["batch"]) > batch_id:
                     yield f"{root}/_stateSchema/{store}/{name}"
         for partition in tree.numbered_directories(root):
-            if operator in partitions and partition not in partitions[operator]:
-                # Of an offline repartition that came later.
+            if (
+                operator in partitions
+                and partition not in partitions[operator]
+                and not has_state_up_to(tree, operator, partition, batch_id + 1)
+            ):
+                # All of it is newer than the batch: of an offline repartition that came later.
                 yield from (file.path for file in tree.below(f"{root}/{partition}"))
             else:
                 yield from _versions(tree, f"{root}/{partition}", batch_id + 1)

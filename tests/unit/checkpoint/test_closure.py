@@ -120,6 +120,19 @@ def test_a_keyless_aggregation_has_one_partition(place: Location) -> None:
     assert [s.partition for s in closure.stores] == [0]
 
 
+def test_a_column_called_session_start_time_has_all_partitions(place: Location) -> None:
+    """``groupBy("sessionStartTime")``: Spark's own session windows without keys have one partition, this has all."""
+    files = hdfs_aggregation(4, partitions=4)
+    files["state/0/0/_metadata/schema"] = schema_file([("sessionStartTime", "timestamp")])
+    assert [s.partition for s in closure_of(place / "a", files, 4).stores] == [0, 1, 2, 3]
+    del files["state/0/_metadata/metadata"]
+    assert [s.partition for s in closure_of(place / "b", files, 4).stores] == [0, 1, 2, 3]
+    torn = {p: d for p, d in files.items() if not p.startswith("state/0/2/")}
+    with pytest.raises(MissingFileError) as error:
+        closure_of(place / "c", torn, 4)
+    assert error.value.message == "state/0/2/1.delta is missing, state version 5 needs it"
+
+
 def test_two_operators(place: Location) -> None:
     files = hdfs_aggregation(4)
     second = {p.replace("state/0/", "state/1/"): d for p, d in files.items() if p.startswith("state/")}

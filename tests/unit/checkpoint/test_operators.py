@@ -110,20 +110,66 @@ def test_before_spark_4_there_is_none(place: Location) -> None:
 def test_the_log_tells_the_partitions_not_the_directories(place: Location) -> None:
     """Old directories of a repartition are no partitions; one that a torn copy lacks is one."""
     tree = tree_of(place, "state/0/0/1.delta", "state/0/2/1.delta", "state/0/7/1.delta")
-    assert partitions(tree, 0, logged=3) == (0, 1, 2)
-    assert partitions(tree, 0, logged=None) == (0, 2, 7)
+    assert partitions(tree, 0, logged=3, batch_id=0) == (0, 1, 2)
+    assert partitions(tree, 0, logged=None, batch_id=None) == (0, 2, 7)
 
 
-@pytest.mark.parametrize("key", [[], [("key", "void")], [("sessionStartTime", "timestamp")]])
-def test_a_keyless_operator_has_one_partition(place: Location, key: list[tuple[str, str]]) -> None:
-    files = {"state/0/0/1.delta": b"x", "state/0/0/_metadata/schema": schema_file(key)}
-    assert partitions(Tree.of(plant(place, files)), 0, logged=200) == (0,)
+#: Keys of operators whose rows all go to partition 0, and the names that their metadata gives them.
+KEYLESS = [
+    ([], "stateStoreSave"),
+    ([("key", "void")], "globalLimit"),
+    ([("key", "null")], "globalLimit"),
+    ([("sessionStartTime", "timestamp")], "sessionWindowStateStoreSaveExec"),
+]
+
+
+def keyless(key: list[tuple[str, str]], name: str) -> dict[str, bytes]:
+    return {
+        PATH: operator_metadata(name=name, partitions=4),
+        "state/0/0/_metadata/schema": schema_file(key),
+        "state/0/0/1.delta": b"x",
+        "state/0/0/2.delta": b"x",
+    }
+
+
+@pytest.mark.parametrize(("key", "name"), KEYLESS)
+def test_a_keyless_operator_has_one_partition(place: Location, key: list[tuple[str, str]], name: str) -> None:
+    tree = Tree.of(plant(place, keyless(key, name)))
+    assert partitions(tree, 0, logged=4, batch_id=1) == (0,)
+
+
+@pytest.mark.parametrize(("key", "name"), KEYLESS)
+@pytest.mark.parametrize("other", ["state/0/3/1.delta", "state/0/3/2.snapshot", "state/0/3/store/2.zip"])
+def test_an_operator_with_state_elsewhere_has_all_partitions(
+    place: Location, key: list[tuple[str, str]], name: str, other: str
+) -> None:
+    """The schema of its keys only hints at one partition: the user's own column can have the same name and type."""
+    tree = Tree.of(plant(place, keyless(key, name) | {other: b"x"}))
+    assert partitions(tree, 0, logged=4, batch_id=1) == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("other", ["state/0/3/3.zip", "state/0/4/1.delta", "state/0/3/SSTs/000001-x.sst"])
+def test_later_state_and_partitions_that_are_not_logged_show_nothing(place: Location, other: str) -> None:
+    """They are of an offline repartition, before or after the batch."""
+    tree = Tree.of(plant(place, keyless([], "stateStoreSave") | {other: b"x"}))
+    assert partitions(tree, 0, logged=4, batch_id=1) == (0,)
+
+
+def test_a_column_of_the_name_that_spark_uses_has_all_partitions(place: Location) -> None:
+    """Also where a torn copy has only partition 0: the metadata names another operator."""
+    files = keyless([("sessionStartTime", "timestamp")], "stateStoreSave")
+    assert partitions(Tree.of(plant(place, files)), 0, logged=4, batch_id=1) == (0, 1, 2, 3)
+
+
+def test_damaged_metadata_does_not_name_the_operator(place: Location) -> None:
+    files = keyless([("key", "void")], "globalLimit") | {PATH: b"v1\n{"}
+    assert partitions(Tree.of(plant(place, files)), 0, logged=4, batch_id=1) == (0,)
 
 
 def test_a_damaged_schema_is_named(place: Location) -> None:
     files = {"state/0/0/1.delta": b"x", "state/0/0/_metadata/schema": b"\x00"}
     with pytest.raises(UnreadableLogError, match=r"^state/0/0/_metadata/schema: not a readable state schema"):
-        partitions(Tree.of(plant(place, files)), 0, logged=2)
+        partitions(Tree.of(plant(place, files)), 0, logged=2, batch_id=0)
 
 
 def test_the_default_store_and_named_ones(place: Location) -> None:

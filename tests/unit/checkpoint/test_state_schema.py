@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_ckpt_provider.checkpoint.state_schema import has_one_partition, parse_key_schema, read_utf
+from airflow_ckpt_provider.checkpoint.state_schema import may_have_one_partition, parse_key_schema, read_utf
 from airflow_ckpt_provider.errors import UnreadableLogError
 from tests.support.checkpoints import schema_file, schema_json, utf
 from tests.support.damaged_bytes import anything, flipped_bits, truncated, unreadable_at_most
@@ -31,18 +31,37 @@ def test_names_beyond_ascii(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "one"),
+    ("key", "operator", "one"),
     [
-        ([], True),
-        ([("key", "void")], True),
-        ([("sessionStartTime", "timestamp")], True),
-        ([("key", "string")], False),
-        ([("country", "string"), ("sessionStartTime", "timestamp")], False),
-        ([("window", "struct")], False),
+        ([], None, True),
+        ([], "stateStoreSave", True),
+        ([("key", "void")], None, True),
+        ([("key", "void")], "globalLimit", True),
+        ([("key", "null")], "globalLimit", True),
+        ([("key", "null")], None, True),
+        ([("key", "void")], "stateStoreSave", False),
+        ([("key", "string")], "globalLimit", False),
+        ([("key", "string")], None, False),
+        ([("sessionStartTime", "timestamp")], "sessionWindowStateStoreSaveExec", True),
+        ([("sessionStartTime", "timestamp")], "stateStoreSave", False),
+        ([("sessionStartTime", "timestamp")], "dedupe", False),
+        ([("sessionStartTime", "string")], "sessionWindowStateStoreSaveExec", False),
+        ([("country", "string"), ("sessionStartTime", "timestamp")], "sessionWindowStateStoreSaveExec", False),
+        ([("window", "struct")], None, False),
     ],
 )
-def test_one_partition(key: list[tuple[str, str]], one: bool) -> None:
-    assert has_one_partition(json.loads(schema_json(key))) is one
+def test_one_partition(key: list[tuple[str, str]], operator: str | None, one: bool) -> None:
+    assert may_have_one_partition(json.loads(schema_json(key)), operator) is one
+
+
+@pytest.mark.parametrize(("nullable", "one"), [(False, True), (True, False), (None, False)])
+def test_without_metadata_only_a_column_that_is_never_null_is_of_a_session_window(
+    nullable: bool | None, one: bool
+) -> None:
+    """Spark 3.5 and older write the start of a session so; a column of the user can have the same name."""
+    field = {"name": "sessionStartTime", "type": "timestamp", "metadata": {}}
+    key = {"type": "struct", "fields": [field if nullable is None else {**field, "nullable": nullable}]}
+    assert may_have_one_partition(key, None) is one
 
 
 def test_read_utf() -> None:
@@ -75,10 +94,10 @@ def test_cut_off_in_the_key_schema() -> None:
 def test_a_flipped_bit_raises_nothing_else(version: int) -> None:
     for data in flipped_bits(schema_file([("key", "string")], version=version)):
         with unreadable_at_most(PATH):
-            has_one_partition(parse_key_schema(data, path=PATH))
+            may_have_one_partition(parse_key_schema(data, path=PATH), None)
 
 
 @given(anything(utf("v2"), utf("v2") + b"\x00\x00\x00\x01", utf("[]")))
 def test_arbitrary_bytes_raise_nothing_else(data: bytes) -> None:
     with unreadable_at_most(PATH):
-        has_one_partition(parse_key_schema(data, path=PATH))
+        may_have_one_partition(parse_key_schema(data, path=PATH), None)

@@ -31,7 +31,16 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import back_up, stream
-from tests.support.checkpoints import QUERY_ID, ROCKSDB, batch_metadata, contents, offsets_log, plant
+from tests.support.checkpoints import (
+    QUERY_ID,
+    ROCKSDB,
+    batch_metadata,
+    contents,
+    hdfs_aggregation,
+    offsets_log,
+    plant,
+    schema_file,
+)
 from tests.support.delta_batches import append, batches_in, delta_table
 from tests.support.file_sinks import file_sink
 from tests.support.restores import loud_seal
@@ -68,6 +77,27 @@ class TestTheCheckpoint:
         assert {batch: plan.exact_replay for batch, plan in plans.items()} == {1: True, 2: False}
         assert "offsets/3" in plans[2].deletes
         assert {"state/0/2/4.zip", "state/0/2/5.changelog"} <= set(plans[2].deletes)
+
+    def test_partitions_of_an_earlier_repartition_keep_what_they_have(self, place: Location) -> None:
+        """The state was repartitioned from three to two before the target: partition 2 has older versions only."""
+        files = stream(NEWEST) | {"state/0/2/2.zip": b"z", "state/0/2/3.changelog": b"c"}
+        orders = plant(place / "orders", files)
+        rewind(orders, "to_batch", 4)
+        assert {"state/0/2/2.zip", "state/0/2/3.changelog"} <= set(contents(orders))
+
+    @pytest.mark.parametrize("name", ["stateStoreSave", None])
+    def test_every_partition_keeps_its_state_whatever_the_keys_are_called(
+        self, place: Location, name: str | None
+    ) -> None:
+        """``groupBy("sessionStartTime")``: the name of the key is that of Spark's session windows, which have one partition."""
+        files = hdfs_aggregation(NEWEST, partitions=4)
+        files["state/0/0/_metadata/schema"] = schema_file([("sessionStartTime", "timestamp")])
+        if name is None:
+            del files["state/0/_metadata/metadata"]
+        orders = plant(place / "orders", files)
+        rewind(orders, "to_batch", 2)
+        kept = {path for path in contents(orders) if path.endswith(".delta")}
+        assert kept == {f"state/0/{partition}/{version}.delta" for partition in range(4) for version in (1, 2, 3)}
 
     def test_to_the_newest_changes_nothing(self, orders: Location) -> None:
         before = contents(orders)
