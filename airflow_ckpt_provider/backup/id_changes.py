@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import RepositoryError
+from airflow_ckpt_provider.units import zoned_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +106,12 @@ class KeptPlan(NamedTuple):
 
     :param plan: its document.
     :param stands: it was carried out and not undone.
+    :param at: when it was carried out, in UTC; ``None``: it was not.
     """
 
     plan: Mapping[str, Any]
     stands: bool
+    at: datetime | None = None
 
 
 def kept_plans(
@@ -130,7 +134,7 @@ def kept_plans(
             return None
         of_plan = [record for record in audit if record.partition("-")[2].startswith(plan_id)]
         records = repository.read_records(of_plan)
-        kinds = {str(record.get("kind")) for record in records if plan_id in (record.get("of"), record["plan_id"])}
-        return KeptPlan(plan, plan["kind"] in kinds and "undo" not in kinds)
+        times = {str(r.get("kind")): zoned_time(r["at"]) for r in records if plan_id in (r.get("of"), r["plan_id"])}
+        return KeptPlan(plan, plan["kind"] in times and "undo" not in times, times.get(plan["kind"]))
 
     return [found for found in in_parallel(read, of) if found]

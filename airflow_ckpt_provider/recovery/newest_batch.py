@@ -78,6 +78,7 @@ def newest_batch(
     repository: Repository | None,
     name: str,
     ids: QueryIds | None = None,
+    backup: Manifest | None = None,
 ) -> NewestBatch:
     """Find the newest batch that a query may have written.
 
@@ -91,6 +92,7 @@ def newest_batch(
     :param repository: has the plans and backups; ``None``: there is none, but those beside the checkpoint are read.
     :param name: name of the stream in the repository.
     :param ids: all ids of the stream, where they were read already.
+    :param backup: what the start is from: what ran after it, from an older batch on, may have written more than its batches did.
     """
     numbers = _Numbers(place, repository, name, starts_as, ids)
     later: list[str] = []
@@ -105,10 +107,29 @@ def newest_batch(
     later += unread
     begun = [_NONE if logged is None else logged, *_of_former(former, numbers, later)]
     reached = max((*begun, *_of_plans(plans, numbers, later)))
+    if backup is not None:
+        later += _after_backup(backup, plans, logged)
     was_restored = any(kept.plan.get("kind") == "restore" for kept in plans)
     backed_up = _of_backups(repository, backups, numbers, reached, later, was_restored=was_restored)
     later += numbers.unread
     return NewestBatch(reached, backed_up, tuple(dict.fromkeys(later)))
+
+
+def _after_backup(backup: Manifest, plans: Iterable[KeptPlan], logged: int | None) -> Iterator[str]:
+    """Why batches that a backup has may have been written again, as other batches, since it was taken.
+
+    :param logged: the newest batch in the logs of the checkpoint; if it is not beyond a change, nothing has run since that.
+    """
+    taken = backup.pinned_at or backup.created
+    for kept in plans:
+        to = kept.plan.get("batch_id")
+        if type(to) is not int or to >= backup.batch_id or (logged is not None and logged <= to + 1):
+            continue  # a reset begins the numbers again; or at most the next batch has begun, whose time tells whether it is another
+        if kept.stands and (kept.at is None or kept.at > taken):
+            yield (
+                f"{kept.plan['kind']} {kept.plan['plan_id']} went below batch {backup.batch_id} after backup {backup.backup_id} "
+                "was taken: what has run since may have written other rows under its numbers"
+            )
 
 
 class _Numbers:

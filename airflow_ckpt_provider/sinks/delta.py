@@ -11,7 +11,7 @@ from airflow_ckpt_provider.checkpoint.gaps import gaps, runs
 from airflow_ckpt_provider.errors import package_with
 from airflow_ckpt_provider.guards.delta_log import in_words
 from airflow_ckpt_provider.sinks.delta_history import TXN_RETENTION, TableCommit, TableHistory, changed_settings
-from airflow_ckpt_provider.sinks.earlier_run import NONE_PLANNED, of_an_earlier_run
+from airflow_ckpt_provider.sinks.earlier_run import NONE_PLANNED, of_a_later_run, of_an_earlier_run
 from airflow_ckpt_provider.sinks.query_ids import QueryIds, strange_ids
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.verdict import Verdict
@@ -42,6 +42,7 @@ def inspect_delta(
     remembered: Mapping[str, int | None] | None = None,
     unwritten: frozenset[int] = frozenset(),
     planned: Mapping[int, datetime] = NONE_PLANNED,
+    pinned_at: datetime | None = None,
 ) -> SinkReport:
     """Judge a start after ``batch_id``.
 
@@ -54,6 +55,7 @@ def inspect_delta(
         the table does not know.
     :param unwritten: batches that write nothing, such as an offline repartition.
     :param planned: batch -> when the checkpoint says that it was planned, in UTC.
+    :param pinned_at: when the position of the backup was read that the checkpoint comes from, in UTC.
     """
     memories = _memories(history, ids, remembered or {})
     writes_as = ids.writes_as(history)
@@ -80,7 +82,7 @@ def inspect_delta(
             reasons=("the table was restored to a version that its log does not have any more",),
             obstacle="which batches the table holds cannot be determined from its log",
         )
-    start = _Start(history, ids, batch_id, lineage, unwritten, planned)
+    start = _Start(history, ids, batch_id, lineage, unwritten, planned, pinned_at)
     found = replace(unknown, batch_id=start.held)
     skips = memory is not None and memory > batch_id
     numbers = start.numbers()
@@ -135,6 +137,7 @@ class _Start:
     lineage: tuple[TableCommit, ...]
     unwritten: frozenset[int]
     planned: Mapping[int, datetime]
+    pinned_at: datetime | None = None
 
     @property
     def first(self) -> int:
@@ -172,7 +175,9 @@ class _Start:
             )
         first, last = min(kept), max(kept)
         missing = _missing_between(self, first, last)
-        doubts = [*_doubled(kept), *self._lost_below(first), *of_an_earlier_run(self._committed(), self.planned)]
+        committed = self._committed()
+        of_others = (*of_an_earlier_run(committed, self.planned), *of_a_later_run(committed, self.pinned_at))
+        doubts = [*_doubled(kept), *self._lost_below(first), *of_others]
         if missing:
             doubts.append(
                 f"the table has no commit of {_batches(missing)}, though it has older and newer ones: their rows are missing if "

@@ -55,6 +55,7 @@ class DeltaTableContent(SinkContent):
             remembered=remembered,
             unwritten=start.unwritten,
             planned=start.planned,
+            pinned_at=start.pinned_at,
         )
         return _with_whole_version(self.sink.place, self.table, report) if self.sink.place else report
 

@@ -51,7 +51,14 @@ class DescribedTable(SinkContent):
 
     def verdict(self, start: SinkStart) -> SinkReport:
         """Judge a start. What ``DESCRIBE HISTORY`` cannot tell is ``UNKNOWN``."""
-        report = inspect_delta(self.table, start.ids, start.batch_id, unwritten=start.unwritten, planned=start.planned)
+        report = inspect_delta(
+            self.table,
+            start.ids,
+            start.batch_id,
+            unwritten=start.unwritten,
+            planned=start.planned,
+            pinned_at=start.pinned_at,
+        )
         report = replace(report, kind=self.engine.kind, uri=self.sink.name)
         if untold := self._untold(start):
             verdict = Verdict.UNKNOWN if report.verdict is Verdict.SAFE else report.verdict

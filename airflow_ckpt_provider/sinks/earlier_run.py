@@ -1,13 +1,14 @@
-"""Batches in a sink that an earlier run of the query wrote.
+"""Batches in a sink that another run of the query wrote.
 
 After a restore or a rewind a query plans batches again, perhaps with other rows, and a sink that remembers them skips them. What
 it has of such a batch is then older than the time at which the checkpoint's entry in ``offsets/`` says that the batch was planned
-(``batchTimestampMs``): a batch is written after it is planned.
+(``batchTimestampMs``): a batch is written after it is planned. Or it is younger than the backup that the checkpoint comes from:
+all that a backup has was written when its position was read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
@@ -29,13 +30,32 @@ def of_an_earlier_run(
     :param planned: batch -> when the checkpoint says that it was planned, in UTC; the same.
     :param apart: how much the two clocks may differ.
     """
-    older = runs(batch for batch, at in written.items() if batch in planned and at + apart < planned[batch])
+    older = [batch for batch, at in written.items() if batch in planned and at + apart < planned[batch]]
     if not older:
         return ()
-    named = ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]} to {r[-1]}" for r in older)
-    one = len(older) == 1 and len(older[0]) == 1
     return (
-        f"what the sink has of {'batch' if one else 'batches'} {named} is older than the plan of that batch in the checkpoint: "
+        f"what the sink has of {_named(older)} is older than the plan of that batch in the checkpoint: "
         "an earlier run of the query wrote it, and the sink has skipped the later one, unless a clock was set back between them; "
         "rows that only the later one read are missing",
     )
+
+
+def of_a_later_run(written: Mapping[int, datetime], pinned_at: datetime | None) -> tuple[str, ...]:
+    """What is not known of the batches up to the target, where the checkpoint comes from a backup.
+
+    :param written: batch -> when the sink got it, in UTC; batches up to the target.
+    :param pinned_at: when the position of the backup was read, in UTC; ``None``: not known, or it is no backup.
+    """
+    younger = [batch for batch, at in written.items() if pinned_at and at > pinned_at + OF_ANOTHER_CLOCK]
+    if not younger:
+        return ()
+    return (
+        f"the sink got {_named(younger)} after the backup was taken, which has them too: another run of the query wrote them, "
+        "after a rewind or a restore, and the backup need not continue where they end",
+    )
+
+
+def _named(batches: Iterable[int]) -> str:
+    found = runs(batches)
+    named = ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]} to {r[-1]}" for r in found)
+    return f"{'batch' if len(found) == 1 and len(found[0]) == 1 else 'batches'} {named}"

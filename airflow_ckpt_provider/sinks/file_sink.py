@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from airflow_ckpt_provider.checkpoint.gaps import gaps
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of, parse_object, split_log
 from airflow_ckpt_provider.errors import RefusedError, StorageError, UnreadableLogError
-from airflow_ckpt_provider.sinks.earlier_run import NONE_PLANNED, OF_ANOTHER_CLOCK, of_an_earlier_run
+from airflow_ckpt_provider.sinks.earlier_run import NONE_PLANNED, OF_ANOTHER_CLOCK, of_a_later_run, of_an_earlier_run
 from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind, SinkStart
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.sinks.sink import Sink
@@ -41,7 +41,9 @@ class FileSinkContent(SinkContent):
 
     def verdict(self, start: SinkStart) -> SinkReport:
         """Judge a start."""
-        return inspect_file_sink(self.place, start.batch_id, unwritten=start.unwritten, planned=start.planned)
+        return inspect_file_sink(
+            self.place, start.batch_id, unwritten=start.unwritten, planned=start.planned, pinned_at=start.pinned_at
+        )
 
 
 class FileSink(SinkKind):
@@ -257,6 +259,7 @@ def inspect_file_sink(
     *,
     unwritten: frozenset[int] = frozenset(),
     planned: Mapping[int, datetime] = NONE_PLANNED,
+    pinned_at: datetime | None = None,
 ) -> SinkReport:
     """Judge a start after ``batch_id``; reads the log entries that tell which files are in the sink.
 
@@ -264,6 +267,7 @@ def inspect_file_sink(
     :param unwritten: batches that wrote no entry, such as an offline repartition of the state. Every other batch writes one, the
         empty ones too.
     :param planned: batch -> when the checkpoint says that it was planned, in UTC.
+    :param pinned_at: when the position of the backup was read that the checkpoint comes from, in UTC.
     :raises UnreadableLogError: an entry of the log that a rollback needs cannot be parsed.
     """
     log = _entries(place)
@@ -271,8 +275,11 @@ def inspect_file_sink(
     written = {
         number: file.modified for (number, _), file in sorted(log.items()) if file.modified and number <= batch_id
     }
-    earlier = of_an_earlier_run(written, planned, apart=OF_ANOTHER_CLOCK)
-    doubts = (*_doubts(log, batch_id, unwritten), *earlier, *_damage(place, log))
+    of_others = (
+        *of_an_earlier_run(written, planned, apart=OF_ANOTHER_CLOCK),
+        *of_a_later_run(written, pinned_at),
+    )
+    doubts = (*_doubts(log, batch_id, unwritten), *of_others, *_damage(place, log))
     if newest <= batch_id:
         verdict = Verdict.UNKNOWN if doubts else Verdict.SAFE
         return SinkReport("file", place.uri, verdict, doubts, batch_id=newest, remembered=newest)

@@ -41,7 +41,14 @@ class IcebergTableContent(SinkContent):
 
     def verdict(self, start: SinkStart) -> SinkReport:
         """Judge a start."""
-        return inspect_delta(self.table, start.ids, start.batch_id, unwritten=start.unwritten, planned=start.planned)
+        return inspect_delta(
+            self.table,
+            start.ids,
+            start.batch_id,
+            unwritten=start.unwritten,
+            planned=start.planned,
+            pinned_at=start.pinned_at,
+        )
 
 
 class IcebergSink(SinkKind):

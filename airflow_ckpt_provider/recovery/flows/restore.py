@@ -121,12 +121,14 @@ def plan_flow_restore(
         name=manifest.name,
         ids=ids,
     )
+    in_backup = logged_in_backup(manifest)
     cutover = cutover_of_same_query(
         known,
         ids.known_as(known.sink.app_id) if ids else None,
         start=chosen,
         newest=newest.after(chosen),
-        planned=logged_in_backup(manifest).planned,
+        planned=in_backup.planned,
+        pinned_at=in_backup.pinned_at,
     )
     if known.found is None:
         cutover = replace(cutover, reasons=(*cutover.reasons, *newest.notes(chosen)))

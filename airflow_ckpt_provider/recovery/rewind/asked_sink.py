@@ -45,7 +45,14 @@ class AskedSink:
         """What it says to a start after a batch."""
         own = ids.known_as(self.sink.app_id)
         return judge(
-            self.sink, self.found, own, batch_id, newest, unwritten=logged.repartitions, planned=logged.planned
+            self.sink,
+            self.found,
+            own,
+            batch_id,
+            newest,
+            unwritten=logged.repartitions,
+            planned=logged.planned,
+            pinned_at=logged.pinned_at,
         )
 
     def planned(self, ids: QueryIds, batch_id: int, newest: int, query_id: str, logged: LoggedBatches) -> PlannedSink:

@@ -51,6 +51,7 @@ from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.recovery.rewind.specifiers import resolve
 from airflow_ckpt_provider.recovery.rewind.targets import (
     RewindTarget,
+    batches_of_another_run,
     logged_batches,
     logged_in_backup,
     merged,
@@ -171,10 +172,19 @@ def plan_rewind(
     newest = max(b for b in logged if b is not None)
     entries = logged_batches(tree)
     if target.backup:
-        entries = replace(entries, planned=logged_in_backup(target.backup).planned)
+        entries = replace(logged_in_backup(target.backup), repartitions=entries.repartitions)
     written = newest_batch(
-        location, progress.latest_begun, progress.query_id, starts_as=query_id, repository=held, name=name, ids=ids
+        location,
+        progress.latest_begun,
+        progress.query_id,
+        starts_as=query_id,
+        repository=held,
+        name=name,
+        ids=ids,
+        backup=target.backup,
     )
+    if target.backup and (other := batches_of_another_run(target.backup, tree)):
+        written = replace(written, later=(*written.later, other))
     latest = written.after(target.batch_id)
     planned = tuple(each.planned(ids, target.batch_id, latest, query_id, entries) for each in asked)
     if any(each.found is None for each in asked):

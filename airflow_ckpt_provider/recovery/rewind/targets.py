@@ -109,10 +109,12 @@ class LoggedBatches:
 
     :param repartitions: those that only repartitioned the state offline; a sink never hears of them.
     :param planned: batch -> when it was planned, in UTC.
+    :param pinned_at: when the position of the backup was read that they come from, in UTC; ``None``: they come from no backup.
     """
 
     repartitions: frozenset[int]
     planned: Mapping[int, datetime]
+    pinned_at: datetime | None = None
 
 
 #: For a checkpoint whose log is not read.
@@ -131,8 +133,23 @@ def logged_batches(tree: Tree) -> LoggedBatches:
 def logged_in_backup(manifest: Manifest) -> LoggedBatches:
     """When the batches in a backup were planned, as its manifest says."""
     times = manifest.facts.get("batch_times") or {}
-    return LoggedBatches(
-        frozenset(), {int(b): datetime.fromisoformat(time) for b, time in times.items() if is_number(b)}
+    planned = {int(b): datetime.fromisoformat(time) for b, time in times.items() if is_number(b)}
+    return LoggedBatches(frozenset(), planned, manifest.pinned_at)
+
+
+def batches_of_another_run(manifest: Manifest, tree: Tree) -> str | None:
+    """Say which batches of a checkpoint are not those that a backup has under the same numbers; ``None``: none is known.
+
+    :param manifest: the backup.
+    :param tree: the checkpoint's files.
+    """
+    live = logged_batches(tree).planned
+    other = sorted(b for b, at in logged_in_backup(manifest).planned.items() if live.get(b, at) != at)
+    if not other:
+        return None
+    return (
+        f"the checkpoint has planned batch {other[0]} at another time than backup {manifest.backup_id} says: it is of another "
+        "run, which may have written other rows"
     )
 
 

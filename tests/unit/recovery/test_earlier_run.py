@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.manifest import PINNED_AT, Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.restore.sink import sink_says
+from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
-from airflow_ckpt_provider.sinks.earlier_run import OF_ANOTHER_CLOCK, of_an_earlier_run
+from airflow_ckpt_provider.sinks.earlier_run import OF_ANOTHER_CLOCK, of_a_later_run, of_an_earlier_run
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
@@ -26,6 +29,7 @@ from airflow_ckpt_provider.verdict import Verdict
 from tests.support.checkpoints import batch_metadata, commit_log, compact, file_source_log, logs, offsets_log, plant
 from tests.support.delta_batches import append
 from tests.support.resets import KEEP, file_sink, plan_of
+from tests.support.stopped import ACCEPTED, STOPPED
 
 RESTORED = 3
 
@@ -143,3 +147,86 @@ def test_a_store_with_whole_seconds() -> None:
     assert of_an_earlier_run({4: written}, {4: planned}, apart=OF_ANOTHER_CLOCK) == ()
     assert of_an_earlier_run({4: written}, {4: planned + OF_ANOTHER_CLOCK}, apart=OF_ANOTHER_CLOCK)
     assert of_an_earlier_run({4: written}, {4: planned})
+
+
+class TestABackupFromBeforeAnotherRun:
+    """Backup at batch 5, rewind to 3, and batches 4 and 5 written again: a restore of the backup was SAFE."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Location:
+        return plant(open_location(str(tmp_path / "ck")), logs(range(6)))
+
+    @pytest.fixture
+    def held(self, tmp_path: Path) -> Repository:
+        return Repository.open_or_create(open_location(str(tmp_path / "r")))
+
+    def backup(self, place: Location, held: Repository, *, seconds_ago: float = 0) -> Manifest:
+        """A backup, whose position was read so long before it was."""
+        made = create_backup(Checkpoint.at(place), held).manifest
+        assert made.pinned_at is not None
+        pinned_at = made.pinned_at - timedelta(seconds=seconds_ago)
+        return replace(made, facts={**made.facts, PINNED_AT: pinned_at.isoformat()})
+
+    def sink(self, kind: str, tmp_path: Path) -> Sink:
+        if kind == "file":
+            return Sink(place=file_sink(tmp_path / "out", 5))
+        for batch in range(6):
+            append(tmp_path / "to 5", batch)
+        return Sink(place=open_location(str(tmp_path / "to 5")))
+
+    @pytest.mark.parametrize("kind", ["delta", "file"])
+    def test_a_restore(self, place: Location, held: Repository, tmp_path: Path, kind: str) -> None:
+        sink = self.sink(kind, tmp_path)
+        answer = sink_says(sink, self.backup(place, held, seconds_ago=3600), open_location(str(tmp_path / "empty")))
+        assert answer is not None
+        assert answer.verdict is Verdict.UNKNOWN
+        assert any("the sink got batches 0 to 5 after the backup was taken" in reason for reason in answer.reasons)
+        control = sink_says(sink, self.backup(place, held), open_location(str(tmp_path / "empty")))
+        assert control is not None
+        assert control.verdict is Verdict.SAFE
+
+    def test_a_sink_without_memory_after_a_rewind(self, place: Location, held: Repository, tmp_path: Path) -> None:
+        kafka = Sink(kind="kafka")
+        made = self.backup(place, held)
+        before = sink_says(kafka, made, place, repository=held)
+        assert before is not None
+        assert before.verdict is Verdict.SAFE
+        checkpoint = Checkpoint.at(place)
+        plan = plan_rewind(checkpoint, Specifier("to_batch", "3"), repository=held.location, guards=())
+        apply_rewind(plan, checkpoint, held, rest=STOPPED, accept=ACCEPTED)
+        at_three = sink_says(kafka, made, place, repository=held)
+        assert at_three is not None
+        assert "went below" not in " ".join(at_three.reasons)
+        plan_anew(place, 4)
+        plan_anew(place, 5)
+        after = sink_says(kafka, made, place, repository=held)
+        assert after is not None
+        assert after.verdict is Verdict.WILL_DUPLICATE
+        said = " ".join(after.reasons)
+        assert f"rewind {plan.plan_id} went below batch 5 after backup {made.backup_id} was taken" in said
+        assert "the checkpoint has planned batch 5 at another time than backup" in said
+
+    def test_a_rewind_to_the_backup(self, place: Location, held: Repository, tmp_path: Path) -> None:
+        made = create_backup(Checkpoint.at(place), held).manifest
+        for batch in (3, 4, 5):
+            for name in (f"offsets/{batch}", f"commits/{batch}"):
+                place.delete(name)
+            plan_anew(place, batch)
+        to_it = plan_rewind(
+            Checkpoint.at(place),
+            Specifier("to_batch", "5"),
+            sink=Sink(kind="kafka"),
+            repository=held.location,
+            backup=made.backup_id,
+            guards=(),
+        )
+        assert to_it.sink_verdict is Verdict.WILL_DUPLICATE
+        assert "has planned batch 5 at another time" in to_it.to_markdown()
+
+
+def test_a_driver_whose_clock_is_a_little_ahead() -> None:
+    """A batch that was committed just before the backup."""
+    pinned_at = datetime(2026, 11, 28, 3, 0, 0, tzinfo=UTC)
+    assert of_a_later_run({4: pinned_at + OF_ANOTHER_CLOCK}, pinned_at) == ()
+    assert of_a_later_run({4: pinned_at + 2 * OF_ANOTHER_CLOCK}, pinned_at)
+    assert of_a_later_run({4: pinned_at + 2 * OF_ANOTHER_CLOCK}, None) == ()

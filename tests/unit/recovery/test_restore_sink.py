@@ -20,8 +20,8 @@ from tests.support.stopped import ACCEPTED, STOPPED
 
 @pytest.mark.parametrize(("newest", "verdict"), [(4, Verdict.SAFE), (6, Verdict.WILL_SKIP)])
 def test_a_table(place: Location, tmp_path: Path, newest: int, verdict: Verdict) -> None:
+    sink = Sink(place=delta_table(tmp_path / "table", range(newest + 1)))  # what a backup has was written before it
     manifest = back_up(place, stream(4)).manifest
-    sink = Sink(place=delta_table(tmp_path / "table", range(newest + 1)))
     target = place / "target"
     plan = plan_restore(repository(place), manifest, target, sink=sink_says(sink, manifest, target))
     assert plan.verdict is verdict
