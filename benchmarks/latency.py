@@ -161,8 +161,8 @@ class Operation:
 #: The bounds are those of these streams; tests/component/test_latency.py holds them.
 OPERATIONS = (
     Operation("sensor poke", poke, requests=3, chain=3),
-    Operation("inspect", inspect, requests=13 + PARTITIONS, chain=6),
-    Operation("guard (Delta and files)", guard, requests=11 + VERSIONS + ENTRIES, chain=8),
+    Operation("inspect", inspect, requests=14 + PARTITIONS, chain=6),
+    Operation("guard (Delta and files)", guard, requests=12 + VERSIONS + ENTRIES, chain=8),
     Operation("backup, nothing new", nothing_new, requests=30 + PARTITIONS, chain=17),
     Operation("backup, nothing committed", nothing_committed, requests=10, chain=4),
     Operation("plan of a restore", plan_of_restore, requests=7, chain=5),

@@ -446,12 +446,12 @@ class _Attempt:
 
     def _say_way_out(self, error: CkptError) -> None:
         """Say that the checkpoint stays sealed, and how to undo the change."""
-        again = f"{self.plan.checkpoint} stays sealed; run the same command again"
+        said = error.hint or ""
+        again = () if "stays sealed" in said else (f"{self.plan.checkpoint} stays sealed", "run the same command again")
         undo = self.plan.command_to_undo(self.repository)
-        if undone_by(self.plan.plan_id) != self.plan.plan_id:
-            error.add_hint(again)
-        elif undo not in (error.hint or ""):
-            error.add_hint(f"{again}, or undo it: `{undo}`")
+        can_undo = undone_by(self.plan.plan_id) == self.plan.plan_id and undo not in said
+        if ways := (*again, *((f"or undo it: `{undo}`",) if can_undo else ())):
+            error.add_hint("; ".join(ways))
 
     def _remove(self, edits: Edits) -> int:
         removed = 0

@@ -124,7 +124,7 @@ def _after_backup(backup: Manifest, plans: Iterable[KeptPlan], logged: int | Non
     for kept in plans:
         to = kept.plan.get("batch_id")
         if type(to) is not int or to >= backup.batch_id or (logged is not None and logged <= to + 1):
-            continue  # a reset begins the numbers again; or at most the next batch has begun, whose time tells whether it is another
+            continue  # a reset begins the numbers again; or only the next batch has begun: its time shows which it is
         if kept.stands and (kept.at is None or kept.at > taken):
             yield (
                 f"{kept.plan['kind']} {kept.plan['plan_id']} went below batch {backup.batch_id} after backup {backup.backup_id} "

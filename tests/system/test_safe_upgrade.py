@@ -42,10 +42,10 @@ def test_form_and_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     dag.params.validate()
     group = dag.task_group.children["upgrade"]
     assert isinstance(group, TaskGroup)
-    assert dag.task_dict["upgrade.deploy"].bash_command == 'orders-ctl deploy "$VERSION"'
+    assert dag.task_dict["upgrade.deploy"].bash_command == 'orders-ctl deploy "$VERSION" '
     assert dag.task_dict["upgrade.deploy"].env == {"VERSION": "{{ params.version }}"}
     # A stream that nobody stops is not stopped by a task that says nothing.
-    assert dag.task_dict["upgrade.stop"].bash_command.endswith("exit 1")
+    assert dag.task_dict["upgrade.stop"].bash_command.endswith("exit 1 ")
     assert {"upgrade.checks", "upgrade.compatible"}.isdisjoint(dag.task_dict)
     fields = {field for task in dag.tasks for field in task.template_fields}
     rendered = json.dumps([[str(getattr(task, field, "")) for field in fields] for task in dag.tasks])
@@ -60,7 +60,7 @@ def test_parts_that_are_there_when_their_variable_is(monkeypatch: pytest.MonkeyP
     dag = load()
     assert dag.task_dict["upgrade.compatible"].description == "s3://lake/descriptions/{{ params.version }}.json"
     assert dag.task_dict["upgrade.healthy"].progress_log == "s3://lake/progress/orders.jsonl"
-    assert dag.task_dict["upgrade.checks"].bash_command == "true"
+    assert dag.task_dict["upgrade.checks"].bash_command == "true "
 
 
 @pytest.mark.airflow

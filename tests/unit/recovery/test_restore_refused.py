@@ -172,7 +172,8 @@ def test_somebody_else_writes_while_it_is_restored(place: Location, manifest: Ma
     (path,) = damage
     assert error.value.message == f"{place / 'target'}/{path} is not what was written (1 files differ)"
     assert error.value.hint == (
-        f"it stays sealed by plan {plan.plan_id}; see who else writes there, then run the same command again"
+        f"it stays sealed by plan {plan.plan_id}; see who else writes there, then run the same command again; or undo it: "
+        f"`{plan.command_to_undo(repository(place))}`"
     )
     assert loud_seal(place / "target")
 
