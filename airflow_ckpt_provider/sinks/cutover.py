@@ -378,6 +378,8 @@ def _by_content(known: Known, ids: QueryIds, start: int, unknown_as: str, planne
         )
         return _with(cutover, Verdict.UNKNOWN, reason)
     doubts = content_doubts(history, ids, start, planned=planned) if start >= 0 else doubts_of(history)
+    if known.found and (untold := known.found.content.untold(ids)):
+        doubts = (*doubts, untold)
     if doubts:
         return _with(cutover, Verdict.UNKNOWN, "; ".join(doubts))
     done = f"the table holds exactly the batches up to {start}, and does not know {unknown_as}: nothing is skipped"

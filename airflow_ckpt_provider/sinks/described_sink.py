@@ -21,6 +21,7 @@ from airflow_ckpt_provider.sinks.delta_sink import brought_forward
 from airflow_ckpt_provider.sinks.described_history import described_history, is_row_change
 from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind, SinkStart
 from airflow_ckpt_provider.sinks.named_tables import TableEngine, engine_named
+from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.verdict import Verdict
@@ -60,7 +61,7 @@ class DescribedTable(SinkContent):
             pinned_at=start.pinned_at,
         )
         report = replace(report, kind=self.engine.kind, uri=self.sink.name)
-        if untold := self._untold(start):
+        if untold := self.untold(start.ids):
             verdict = Verdict.UNKNOWN if report.verdict is Verdict.SAFE else report.verdict
             report = replace(report, verdict=verdict, reasons=(*report.reasons, untold))
         if self.sink.app_id:
@@ -74,14 +75,14 @@ class DescribedTable(SinkContent):
         facts = {"table_id": self.table.table_id or ""}
         return replace(report, rollback=replace(report.rollback, how=how, facts=facts))
 
-    def _untold(self, start: SinkStart) -> str | None:
+    def untold(self, ids: QueryIds) -> str | None:
         """Why the table may hold, or remember, batches that its history does not name."""
         if self.sink.app_id:
             return (
                 "DESCRIBE HISTORY does not name the txnAppId of a commit: which batches of "
                 f"{self.sink.app_id} are in the table is not known"
             )
-        own = [c.version for c in self.table.commits if start.ids.is_own(c)]
+        own = [c.version for c in self.table.commits if ids.is_own(c)]
         later = [c for c in self.table.lineage() or () if is_row_change(c) and c.version > max(own, default=-1)]
         if not own or not later:
             return None

@@ -157,6 +157,13 @@ class SinkContent(Protocol):
         """Its log, where it keeps query ids in a log of commits; ``None``, the default, for any other."""
         return None
 
+    def untold(self, ids: QueryIds) -> str | None:
+        """Why it may hold batches of a query that its ``history`` does not name; ``None``, the default: it names all.
+
+        :param ids: the ids of the query.
+        """
+        return None
+
     def verdict(self, start: SinkStart) -> SinkReport:
         """Judge a start. Reads only.
 

@@ -18,4 +18,7 @@ def checkpoint(place: Path, *offsets: str) -> str:
     if offsets:
         (place / "offsets" / "0").write_text("\n".join(["v1", META, *offsets]))
         (place / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+        for source in (number for number, offset in enumerate(offsets) if offset == RATE):
+            (place / "sources" / str(source)).mkdir(parents=True)
+            (place / "sources" / str(source) / "0").write_text("v1\n1795000000000")  # as Spark's format rate does
     return str(place)

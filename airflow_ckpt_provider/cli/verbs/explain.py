@@ -13,6 +13,7 @@ from rich.text import Text
 from airflow_ckpt_provider.advisor.advice import RecoveryAdvice, recovery_advice
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
+from airflow_ckpt_provider.errors import StorageError
 
 #: Of a longer log the end is read: the last failure is there.
 _MOST_BYTES = 32 * 1024 * 1024
@@ -47,7 +48,7 @@ def _end_of(path: Path) -> bytes:
             log.seek(max(0, log.tell() - _MOST_BYTES))
             return log.read()
     except OSError as e:
-        raise UsageError(
+        raise StorageError(
             f"{path} cannot be read: {e.strerror}",
             hint="name a log file on this machine, or pipe the log into the command",
         ) from e

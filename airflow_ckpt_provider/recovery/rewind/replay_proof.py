@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider import markdown
@@ -15,10 +16,14 @@ from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
+from airflow_ckpt_provider.recovery.rewind.targets import logged_batches
 from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
+from airflow_ckpt_provider.sinks.earlier_run import of_an_earlier_run
+from airflow_ckpt_provider.sinks.kinds import SinkStart
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
-from airflow_ckpt_provider.sinks.sink import Sink, history_of, named_sinks
+from airflow_ckpt_provider.sinks.sink import Sink, history_of, look_at, named_sinks
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,12 @@ def prove_replay(
         if b not in there
     ]
     tables: dict[str, dict[int, int | None]] = {}
-    histories = [(each, history) for each in named_sinks(sink) if (history := history_of(each))]
+    planned = logged_batches(checkpoint.tree()).planned
+    sinks = named_sinks(sink)
+    for each in sinks:
+        found = _in_file_sink(each, progress.query_id or "", newest, planned)
+        findings += found if len(sinks) == 1 else [f"{each.name}: {finding}" for finding in found]
+    histories = [(each, history) for each in sinks if (history := history_of(each))]
     if histories:
         location = checkpoint.location
         held = repository_at(repository, location)
@@ -131,13 +141,24 @@ def prove_replay(
             findings.append("metadata is missing: which batches of the table are the query's is not known")
         else:
             for each, history in histories:
-                rows, found = _in_table(history, ids.known_as(each.app_id), range(batch_id + 1, newest + 1))
+                rows, found = _in_table(history, ids.known_as(each.app_id), range(batch_id + 1, newest + 1), planned)
                 tables[each.name] = rows
-                findings += found if len(histories) == 1 else [f"{each.name}: {finding}" for finding in found]
+                findings += found if len(sinks) == 1 else [f"{each.name}: {finding}" for finding in found]
     return ReplayProof(batch_id, replayed, tables, tuple(findings))
 
 
-def _in_table(history: TableHistory, ids: QueryIds, batches: range) -> tuple[dict[int, int | None], list[str]]:
+def _in_file_sink(sink: Sink, query_id: str, newest: int, planned: Mapping[int, datetime]) -> list[str]:
+    """What is wrong with the batches in a sink that has a log and is no table; nothing of other sinks."""
+    found = look_at(sink) if sink.place else None
+    if found is None or found.content.history is not None:
+        return []
+    report = found.verdict(SinkStart(QueryIds.of(query_id), newest, newest, planned=planned))
+    return [*(report.doubts or (report.reasons if report.verdict is Verdict.UNKNOWN else ()))]
+
+
+def _in_table(
+    history: TableHistory, ids: QueryIds, batches: range, planned: Mapping[int, datetime]
+) -> tuple[dict[int, int | None], list[str]]:
     lineage = history.lineage() or ()
     commits = [(batch, c) for c in lineage if (batch := ids.batch_in(c)) is not None and batch in batches]
     count = Counter(batch for batch, _ in commits)
@@ -148,6 +169,8 @@ def _in_table(history: TableHistory, ids: QueryIds, batches: range) -> tuple[dic
     missing = [b for b in batches if b not in count]
     findings = [f"the table has no commit of batch {b}: its rows are missing if it had any" for b in missing]
     findings += [f"the table has {n} commits of batch {b}: its rows are doubled" for b, n in count.items() if n > 1]
+    written = {batch: c.time for batch, c in commits if c.time}
+    findings += of_an_earlier_run(written, planned)
     return dict(sorted(rows.items())), [*findings, *_under_unknown_ids(lineage, ids, batches)]
 
 

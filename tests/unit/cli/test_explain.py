@@ -109,6 +109,6 @@ def test_a_pipe_into_the_program():
 @pytest.mark.parametrize("name", ["nope.log", "."])
 def test_a_file_that_cannot_be_read(tmp_path: Path, name: str):
     finished = run("explain", tmp_path / name)
-    assert finished.code == 2
+    assert finished.code == 3
     assert f"{tmp_path / name} cannot be read: " in finished.err
     assert "name a log file on this machine" in " ".join(finished.err.split())

@@ -19,6 +19,7 @@ from airflow_ckpt_provider.recovery.restore.sink import sink_says
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
+from airflow_ckpt_provider.recovery.rewind.replay_proof import prove_replay
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.sinks.earlier_run import OF_ANOTHER_CLOCK, of_a_later_run, of_an_earlier_run
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
@@ -230,3 +231,32 @@ def test_a_driver_whose_clock_is_a_little_ahead() -> None:
     assert of_a_later_run({4: pinned_at + OF_ANOTHER_CLOCK}, pinned_at) == ()
     assert of_a_later_run({4: pinned_at + 2 * OF_ANOTHER_CLOCK}, pinned_at)
     assert of_a_later_run({4: pinned_at + 2 * OF_ANOTHER_CLOCK}, None) == ()
+
+
+class TestTheProofOfAReplay:
+    """It was "as it has to be" where the sink had skipped the replay."""
+
+    @pytest.mark.parametrize("kind", ["delta", "file"])
+    def test_of_batches_that_the_sink_skipped(
+        self, orders: Location, table: Location, tmp_path: Path, kind: str
+    ) -> None:
+        sink = table if kind == "delta" else file_sink(tmp_path / "out", 6)
+        proof = prove_replay(Checkpoint.at(orders), RESTORED, sink=Sink(place=sink))
+        assert not proof.ok
+        (finding,) = proof.findings
+        assert finding.startswith("what the sink has of batches 4 to 5 is older than the plan of that batch")
+
+    @pytest.mark.parametrize("kind", ["delta", "file"])
+    def test_of_batches_that_were_written(self, table: Location, tmp_path: Path, kind: str) -> None:
+        place = plant(open_location(str(tmp_path / "other")), logs(range(7)))
+        sink = table if kind == "delta" else file_sink(tmp_path / "out", 6)
+        proof = prove_replay(Checkpoint.at(place), RESTORED, sink=Sink(place=sink))
+        assert (proof.ok, proof.findings) == (True, ())
+
+    def test_of_a_file_sink_that_lacks_a_batch(self, tmp_path: Path) -> None:
+        place = plant(open_location(str(tmp_path / "other")), logs(range(7)))
+        out = file_sink(tmp_path / "out", 6)
+        out.delete("_spark_metadata/5")
+        proof = prove_replay(Checkpoint.at(place), RESTORED, sink=Sink(place=out))
+        assert not proof.ok
+        assert "_spark_metadata has no entry of batch 5" in proof.findings[0]

@@ -11,13 +11,15 @@ from deltalake import DeltaTable
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
+from airflow_ckpt_provider.recovery.reset.planning import plan_reset
 from airflow_ckpt_provider.recovery.reset.way import ResetWay
+from airflow_ckpt_provider.sinks.named_tables import Described
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import stream
-from tests.support.checkpoints import QUERY_ID, contents
+from tests.support.checkpoints import QUERY_ID, contents, plant
 from tests.support.delta_batches import append, batches_in, delta_table
 from tests.support.resets import NEWEST, RENAME, SCRATCH, file_sink, plan_of, repository, reset
 from tests.support.stopped import STOPPED
@@ -156,3 +158,40 @@ class TestAnOlderIdOfTheQuery:
         cutover = plan_of(orders, ResetWay.NEW_QUERY_ID, sink=Sink(place=table, app_id="totals")).cutover
         assert cutover.verdict is Verdict.WILL_SKIP
         assert cutover.reasons[0].startswith("a new query id changes nothing here")
+
+
+class _History:
+    """An engine that tells the history of a table: seven batches, then an append by somebody."""
+
+    kind = "unity"
+    words = "the warehouse"
+
+    def __init__(self, *, is_appended: bool) -> None:
+        self.is_appended = is_appended
+
+    def describe(self, name: str) -> Described:
+        def row(version: int, operation: str, **parameters: str) -> dict[str, Any]:
+            return {
+                "version": version,
+                "timestamp": f"2030-11-01T00:0{version}:00Z",
+                "operation": operation,
+                "operationParameters": parameters,
+                "operationMetrics": {"numOutputRows": "2"},
+            }
+
+        rows = [row(v, "STREAMING UPDATE", queryId=QUERY_ID, epochId=str(v)) for v in range(7)]
+        rows += [row(7, "WRITE", mode="Append")] if self.is_appended else []
+        return Described({"format": "delta", "id": "t", "properties": {}}, rows)
+
+
+@pytest.mark.parametrize("way", [ResetWay.KEEP_POSITION, ResetWay.NEW_QUERY_ID])
+@pytest.mark.parametrize(("is_appended", "verdict"), [(True, Verdict.UNKNOWN), (False, Verdict.SAFE)])
+def test_a_table_by_name_that_somebody_wrote_to(
+    tmp_path: Path, way: ResetWay, is_appended: bool, verdict: Verdict
+) -> None:
+    """A rewind was UNKNOWN there, and a reset SAFE: it may be a foreachBatch of the query."""
+    orders = plant(open_location(str(tmp_path / "orders")), stream(6))
+    engine: Any = _History(is_appended=is_appended)
+    (cutover,) = plan_reset(orders, way, sink=Sink(None, "unity", table="a.b.c", engines=(engine,))).cutovers
+    assert cutover.verdict is verdict
+    assert ("is of a foreachBatch of the query" in " ".join(cutover.reasons)) == is_appended
