@@ -132,7 +132,7 @@ def plan_flow_restore(
     )
     if known.found is None:
         cutover = replace(cutover, reasons=(*cutover.reasons, *newest.notes(chosen)))
-    how: dict[str, Any] = {"batch": batch, "sink": SinkAnswer(cutover.verdict, cutover.reasons), "strict": True}
+    how: dict[str, Any] = {"batch": batch, "sink": SinkAnswer(cutover.verdict, cutover.reasons)}
     mark = inspect_target(live).seal
     if mark is None:
         try:

@@ -56,7 +56,6 @@ class RestorePlan(Plan):
     :param replacing: whether there was something to replace when the restore began.
     :param already_done: the target is exactly what the plan wants.
     :param sink: what the sink says to a start after the batch, and why; ``None`` where it was not asked.
-    :param strict: an unknown sink has to be accepted, too.
     :param kept_before: where an attempt of an earlier version of this package has kept what is replaced.
     :param continued: it was begun before, and is resumed.
     :param observed: URI of the former version of a flow, where the target is its next one; else empty.
@@ -81,7 +80,6 @@ class RestorePlan(Plan):
     already_done: bool
     target_uri: str = ""
     sink: SinkAnswer | None = None
-    strict: bool = False
     kept_before: str | None = None
     continued: bool = False
     observed: str = ""
@@ -114,7 +112,7 @@ class RestorePlan(Plan):
 
     @property
     def risks(self) -> tuple[Risk, ...]:
-        """What has to be accepted: that another query's checkpoint is replaced, that the sink skips or doubles rows."""
+        """What has to be accepted: that another query's checkpoint is replaced, and what a named sink does, or may do."""
         if self.already_done:
             return ()
         return (*self._risk_of_query, *self._risks_of_sinks)
@@ -146,7 +144,7 @@ class RestorePlan(Plan):
         )
         for verdict, reasons in self.sink.by_verdict.items():
             word = sink_risk(verdict)
-            if word is not None and (self.strict or verdict is not Verdict.UNKNOWN):
+            if word is not None:
                 yield Risk(word, f"{'; '.join(reasons)}{way}")
 
     @property

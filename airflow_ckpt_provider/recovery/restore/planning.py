@@ -39,7 +39,6 @@ def plan_restore(
     replace: bool = False,
     target_uri: str | None = None,
     sink: SinkAnswer | None = None,
-    strict: bool = False,
     seal_id: str | None = None,
     chain: Mapping[str, str] | None = None,
 ) -> RestorePlan:
@@ -52,7 +51,6 @@ def plan_restore(
     :param replace: what is at the target may be replaced, after a safety backup.
     :param target_uri: the target as Spark names it; by default derived, or as it was given to the restore that is resumed.
     :param sink: what the sink says to a start after the batch, and why (``recovery`` knows how to ask it).
-    :param strict: an unknown sink has to be accepted, too.
     :param seal_id: id under which the target was sealed already, to stop its query; the plan takes it.
     :param chain: the restore of several streams that this is a part of, see :class:`RestorePlan`.
     :raises RefusedError: the batch is not in the backup; the target is in the wrong place, or not empty.
@@ -81,7 +79,6 @@ def plan_restore(
         already_done=False,
         target_uri=target_uri,
         sink=sink,
-        strict=strict,
         chain=chain,
     )
     if begun:
