@@ -124,6 +124,11 @@ class Manifest:
         return zoned_time(self.facts[PINNED_AT]) if PINNED_AT in self.facts else None
 
     @property
+    def complete_at(self) -> datetime:
+        """When all of its batches were committed at the latest: the end of the backup where it does not say :attr:`pinned_at`."""
+        return self.pinned_at or self.created
+
+    @property
     def path(self) -> str:
         """Path in the repository."""
         return manifest_path(self.name, self.backup_id)

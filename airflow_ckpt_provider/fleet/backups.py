@@ -60,7 +60,7 @@ class LastBackup:
     @classmethod
     def of(cls, m: Manifest, verified: Verified | None, damaged: Sequence[str]) -> LastBackup:
         """Take what is needed of a manifest."""
-        about = (m.name, m.backup_id, m.batch_id, m.created, m.pinned_at or m.created, m.checkpoint, m.query_id)
+        about = (m.name, m.backup_id, m.batch_id, m.created, m.complete_at, m.checkpoint, m.query_id)
         return cls(*about, len(m.files), m.bytes, m.facts, verified, tuple(damaged))
 
     def age(self, now: datetime) -> float | None:

@@ -22,9 +22,11 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
+from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, NotACheckpointError
 from airflow_ckpt_provider.recovery.kept_changes import places_beside
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
+from airflow_ckpt_provider.recovery.rewind.targets import logged_batches, logged_in_backup
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.storage.location import Location
 
@@ -79,6 +81,7 @@ def newest_batch(
     name: str,
     ids: QueryIds | None = None,
     backup: Manifest | None = None,
+    tree: Tree | None = None,
 ) -> NewestBatch:
     """Find the newest batch that a query may have written.
 
@@ -93,6 +96,7 @@ def newest_batch(
     :param name: name of the stream in the repository.
     :param ids: all ids of the stream, where they were read already.
     :param backup: what the start is from: what ran after it, from an older batch on, may have written more than its batches did.
+    :param tree: the checkpoint's files, to compare its batches with those of the backup.
     """
     numbers = _Numbers(place, repository, name, starts_as, ids)
     later: list[str] = []
@@ -109,6 +113,7 @@ def newest_batch(
     reached = max((*begun, *_of_plans(plans, numbers, later)))
     if backup is not None:
         later += _after_backup(backup, plans, logged)
+        later += _of_another_run(backup, tree) if tree else ()
     was_restored = any(kept.plan.get("kind") == "restore" for kept in plans)
     backed_up = _of_backups(repository, backups, numbers, reached, later, was_restored=was_restored)
     later += numbers.unread
@@ -120,16 +125,26 @@ def _after_backup(backup: Manifest, plans: Iterable[KeptPlan], logged: int | Non
 
     :param logged: the newest batch in the logs of the checkpoint; if it is not beyond a change, nothing has run since that.
     """
-    taken = backup.pinned_at or backup.created
     for kept in plans:
         to = kept.plan.get("batch_id")
         if type(to) is not int or to >= backup.batch_id or (logged is not None and logged <= to + 1):
             continue  # a reset begins the numbers again; or only the next batch has begun: its time shows which it is
-        if kept.stands and (kept.at is None or kept.at > taken):
+        if kept.stands and (kept.at is None or kept.at > backup.complete_at):
             yield (
                 f"{kept.plan['kind']} {kept.plan['plan_id']} went below batch {backup.batch_id} after backup {backup.backup_id} "
                 "was taken: what has run since may have written other rows under its numbers"
             )
+
+
+def _of_another_run(backup: Manifest, tree: Tree) -> Iterator[str]:
+    """Why the batches of a checkpoint are not those that a backup has under the same numbers."""
+    live, in_backup = logged_batches(tree).planned, logged_in_backup(backup).planned
+    other = min((batch for batch, at in in_backup.items() if live.get(batch, at) != at), default=None)
+    if other is not None:
+        yield (
+            f"the checkpoint has planned batch {other} at another time than backup {backup.backup_id} says: it is of another "
+            "run, which may have written other rows"
+        )
 
 
 class _Numbers:

@@ -295,7 +295,7 @@ def cutover_of_same_query(
     start: int,
     newest: int,
     planned: Mapping[int, datetime] = NONE_PLANNED,
-    pinned_at: datetime | None = None,
+    complete_at: datetime | None = None,
 ) -> Cutover:
     """Judge the same query, as a checkpoint of an older batch: its id and its batch numbers continue after ``start``.
 
@@ -304,12 +304,12 @@ def cutover_of_same_query(
     :param start: the batch that it continues after.
     :param newest: the newest batch that it may have written.
     :param planned: batch -> when the checkpoint says that it was planned.
-    :param pinned_at: when the position of the backup was read that the checkpoint comes from, in UTC.
+    :param complete_at: when the backup that the checkpoint comes from had all of its batches, in UTC.
     """
     if known.history and ids is None:
         return _unknown_id(known.history)
     if known.found:
-        start_of = SinkStart(ids or QueryIds.of(""), start, newest, planned=planned, pinned_at=pinned_at)
+        start_of = SinkStart(ids or QueryIds.of(""), start, newest, planned=planned, complete_at=complete_at)
         report = known.found.verdict(start_of)
     elif known.sink.kind == "unknown":
         reason = "the sink is not known (--sink): what it does with batches that it may have is not known either"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.gaps import gaps, runs
 from airflow_ckpt_provider.errors import package_with
@@ -15,6 +16,9 @@ from airflow_ckpt_provider.sinks.earlier_run import NONE_PLANNED, of_a_later_run
 from airflow_ckpt_provider.sinks.query_ids import QueryIds, strange_ids
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.verdict import Verdict
+
+if TYPE_CHECKING:
+    from airflow_ckpt_provider.sinks.kinds import SinkStart
 
 #: Table features under which ``deltalake`` restores a table rightly; with any other Spark does it.
 RESTORED_WITHOUT_SPARK = frozenset(
@@ -34,6 +38,26 @@ def is_append_only(configuration: Mapping[str, str]) -> bool:
     return str(configuration.get("delta.appendOnly", "")).lower() == "true"
 
 
+def judge_start(
+    history: TableHistory, start: SinkStart, *, remembered: Mapping[str, int | None] | None = None
+) -> SinkReport:
+    """Judge a start by a table's log; see :func:`inspect_delta`.
+
+    :param history: the table's log.
+    :param start: the start.
+    :param remembered: what a client knows of ids that the log does not name any more.
+    """
+    return inspect_delta(
+        history,
+        start.ids,
+        start.batch_id,
+        remembered=remembered,
+        unwritten=start.unwritten,
+        planned=start.planned,
+        complete_at=start.complete_at,
+    )
+
+
 def inspect_delta(
     history: TableHistory,
     ids: QueryIds,
@@ -42,7 +66,7 @@ def inspect_delta(
     remembered: Mapping[str, int | None] | None = None,
     unwritten: frozenset[int] = frozenset(),
     planned: Mapping[int, datetime] = NONE_PLANNED,
-    pinned_at: datetime | None = None,
+    complete_at: datetime | None = None,
 ) -> SinkReport:
     """Judge a start after ``batch_id``.
 
@@ -55,7 +79,7 @@ def inspect_delta(
         the table does not know.
     :param unwritten: batches that write nothing, such as an offline repartition.
     :param planned: batch -> when the checkpoint says that it was planned, in UTC.
-    :param pinned_at: when the position of the backup was read that the checkpoint comes from, in UTC.
+    :param complete_at: when the backup that the checkpoint comes from had all of its batches, in UTC.
     """
     memories = _memories(history, ids, remembered or {})
     writes_as = ids.writes_as(history)
@@ -82,7 +106,7 @@ def inspect_delta(
             reasons=("the table was restored to a version that its log does not have any more",),
             obstacle="which batches the table holds cannot be determined from its log",
         )
-    start = _Start(history, ids, batch_id, lineage, unwritten, planned, pinned_at)
+    start = _Start(history, ids, batch_id, lineage, unwritten, planned, complete_at)
     found = replace(unknown, batch_id=start.held)
     skips = memory is not None and memory > batch_id
     numbers = start.numbers()
@@ -137,7 +161,7 @@ class _Start:
     lineage: tuple[TableCommit, ...]
     unwritten: frozenset[int]
     planned: Mapping[int, datetime]
-    pinned_at: datetime | None = None
+    complete_at: datetime | None = None
 
     @property
     def first(self) -> int:
@@ -176,7 +200,7 @@ class _Start:
         first, last = min(kept), max(kept)
         missing = _missing_between(self, first, last)
         committed = self._committed()
-        of_others = (*of_an_earlier_run(committed, self.planned), *of_a_later_run(committed, self.pinned_at))
+        of_others = (*of_an_earlier_run(committed, self.planned), *of_a_later_run(committed, self.complete_at))
         doubts = [*_doubled(kept), *self._lost_below(first), *of_others]
         if missing:
             doubts.append(
@@ -485,7 +509,7 @@ def _rollback(start: _Start) -> tuple[SinkRollback | None, str | None]:
 def _same_as_newest(history: TableHistory) -> int | None:
     """The newest version before the newest one with the same rows: Spark makes no commit where it restores the newest.
 
-    :return: ``None`` where none has them: any other one would lack what somebody wrote.
+    :return: ``None`` where none has them: every other one lacks what somebody wrote.
     """
     heads = history.heads()
     same = (c.version for c in history.commits[:-1] if heads[c.version] == heads[history.newest])

@@ -153,7 +153,12 @@ def _name_lost(target: TableTarget, expected: int, done: int, undo_command: str)
 
 def committed_by(table: Location, plan_id: str) -> int | None:
     """The version that a plan of ours committed, or ``None``."""
-    return _newest_by(read_table_history(table), plan_id)
+    return committed_in(read_table_history(table), plan_id)
+
+
+def committed_in(history: TableHistory, plan_id: str) -> int | None:
+    """The same by a log that was read already; whatever happened to the table since."""
+    return next((c.version for c in reversed(history.commits) if c.plan_id == plan_id), None)
 
 
 def kept_by(table: Location, history: TableHistory, plan_id: str) -> int | None:
@@ -161,7 +166,7 @@ def kept_by(table: Location, history: TableHistory, plan_id: str) -> int | None:
 
     :raises RefusedError: somebody restored the table since to what it was before that.
     """
-    done = _newest_by(history, plan_id)
+    done = committed_in(history, plan_id)
     if done is not None and (by := history.left_by(done)) is not None:
         raise restored_since(str(table), f"delta.`{table.uri}`", plan_id, done, by.describe())
     return done
@@ -181,7 +186,3 @@ def restored_since(table: str, name: str, plan_id: str, done: int, by: str) -> R
         hint=f"restore version {done}, without what was written since (RESTORE TABLE {name} TO VERSION AS OF {done}), then run "
         "the same command again",
     )
-
-
-def _newest_by(history: TableHistory, plan_id: str) -> int | None:
-    return next((c.version for c in reversed(history.commits) if c.plan_id == plan_id), None)

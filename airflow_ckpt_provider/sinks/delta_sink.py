@@ -9,9 +9,16 @@ from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, Storag
 from airflow_ckpt_provider.guards import delta_client
 from airflow_ckpt_provider.guards.delta_log import interval, is_delta_table, read_delta_log
 from airflow_ckpt_provider.sinks.data_files import missing_data_file, missing_for_version
-from airflow_ckpt_provider.sinks.delta import equal_versions, inspect_delta
+from airflow_ckpt_provider.sinks.delta import equal_versions, judge_start
 from airflow_ckpt_provider.sinks.delta_history import TableHistory, features_of, read_table_history
-from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, committed_by, kept_by, roll_back_table, shut_out
+from airflow_ckpt_provider.sinks.delta_rollback import (
+    TableTarget,
+    committed_by,
+    committed_in,
+    kept_by,
+    roll_back_table,
+    shut_out,
+)
 from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind, SinkStart
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport
@@ -48,15 +55,7 @@ class DeltaTableContent(SinkContent):
     def verdict(self, start: SinkStart) -> SinkReport:
         """Judge a start; a rollback goes to a version whose files are all there."""
         remembered = beyond_the_log(self.sink, self.table, start.ids)
-        report = inspect_delta(
-            self.table,
-            start.ids,
-            start.batch_id,
-            remembered=remembered,
-            unwritten=start.unwritten,
-            planned=start.planned,
-            pinned_at=start.pinned_at,
-        )
+        report = judge_start(self.table, start, remembered=remembered)
         return _with_whole_version(self.sink.place, self.table, report) if self.sink.place else report
 
 
@@ -185,7 +184,7 @@ class DeltaSink(SinkKind):
                 f"any commit to the table, which lets one that waits refuse (ALTER TABLE delta.`{place.uri}` SET TBLPROPERTIES "
                 f"('airflow-ckpt.undone' = '{change.plan_id}')), and run the same undo again",
             )
-        if done is None or committed_by(place, change.undo_id) is not None or self._is_put_back(change, history):
+        if done is None or committed_in(history, change.undo_id) is not None or self._is_put_back(change, history):
             return
         if gone := _gone(place, history, former):
             raise RefusedError(
@@ -235,7 +234,12 @@ class DeltaSink(SinkKind):
     def _is_put_back(self, change: SinkChange, history: TableHistory) -> bool:
         """Whether somebody restored the rows of before the roll-back by hand, so that none of them has to be restored."""
         done, former = _done(change, history), change.rollback.from_version
-        if done is None or former is None or history.at(former) is None or _has_commit_of(history, change.undo_id):
+        if (
+            done is None
+            or former is None
+            or history.at(former) is None
+            or committed_in(history, change.undo_id) is not None
+        ):
             return False
         return history.left_by(done) is not None and history.left_by(former) is None
 
@@ -279,11 +283,7 @@ def _done(change: SinkChange, history: TableHistory) -> int | None:
     """The version in which the plan rolled the table back, whatever happened since; ``None`` without one."""
     if change.record:
         return None if (version := change.record["table_version"]) is None else int(version)
-    return next((c.version for c in reversed(history.commits) if c.plan_id == change.plan_id), None)
-
-
-def _has_commit_of(history: TableHistory, plan_id: str) -> bool:
-    return any(c.plan_id == plan_id for c in history.commits)
+    return committed_in(history, change.plan_id)
 
 
 def brought_forward(change: SinkChange) -> RefusedError:

@@ -14,7 +14,7 @@ import logging
 from dataclasses import dataclass, replace
 
 from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
-from airflow_ckpt_provider.sinks.delta import inspect_delta
+from airflow_ckpt_provider.sinks.delta import judge_start
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.sinks.delta_rollback import restored_since
 from airflow_ckpt_provider.sinks.delta_sink import brought_forward
@@ -52,14 +52,7 @@ class DescribedTable(SinkContent):
 
     def verdict(self, start: SinkStart) -> SinkReport:
         """Judge a start. What ``DESCRIBE HISTORY`` cannot tell is ``UNKNOWN``."""
-        report = inspect_delta(
-            self.table,
-            start.ids,
-            start.batch_id,
-            unwritten=start.unwritten,
-            planned=start.planned,
-            pinned_at=start.pinned_at,
-        )
+        report = judge_start(self.table, start)
         report = replace(report, kind=self.engine.kind, uri=self.sink.name)
         if untold := self.untold(start.ids):
             verdict = Verdict.UNKNOWN if report.verdict is Verdict.SAFE else report.verdict

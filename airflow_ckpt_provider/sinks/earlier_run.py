@@ -40,13 +40,13 @@ def of_an_earlier_run(
     )
 
 
-def of_a_later_run(written: Mapping[int, datetime], pinned_at: datetime | None) -> tuple[str, ...]:
+def of_a_later_run(written: Mapping[int, datetime], complete_at: datetime | None) -> tuple[str, ...]:
     """What is not known of the batches up to the target, where the checkpoint comes from a backup.
 
     :param written: batch -> when the sink got it, in UTC; batches up to the target.
-    :param pinned_at: when the position of the backup was read, in UTC; ``None``: not known, or it is no backup.
+    :param complete_at: when the backup had all of its batches, in UTC; ``None``: it is from no backup.
     """
-    younger = [batch for batch, at in written.items() if pinned_at and at > pinned_at + OF_ANOTHER_CLOCK]
+    younger = [batch for batch, at in written.items() if complete_at and at > complete_at + OF_ANOTHER_CLOCK]
     if not younger:
         return ()
     return (

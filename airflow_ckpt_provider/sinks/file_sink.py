@@ -42,7 +42,7 @@ class FileSinkContent(SinkContent):
     def verdict(self, start: SinkStart) -> SinkReport:
         """Judge a start."""
         return inspect_file_sink(
-            self.place, start.batch_id, unwritten=start.unwritten, planned=start.planned, pinned_at=start.pinned_at
+            self.place, start.batch_id, unwritten=start.unwritten, planned=start.planned, complete_at=start.complete_at
         )
 
 
@@ -259,7 +259,7 @@ def inspect_file_sink(
     *,
     unwritten: frozenset[int] = frozenset(),
     planned: Mapping[int, datetime] = NONE_PLANNED,
-    pinned_at: datetime | None = None,
+    complete_at: datetime | None = None,
 ) -> SinkReport:
     """Judge a start after ``batch_id``; reads the log entries that tell which files are in the sink.
 
@@ -267,7 +267,7 @@ def inspect_file_sink(
     :param unwritten: batches that wrote no entry, such as an offline repartition of the state. Every other batch writes one, the
         empty ones too.
     :param planned: batch -> when the checkpoint says that it was planned, in UTC.
-    :param pinned_at: when the position of the backup was read that the checkpoint comes from, in UTC.
+    :param complete_at: when the backup that the checkpoint comes from had all of its batches, in UTC.
     :raises UnreadableLogError: an entry of the log that a rollback needs cannot be parsed.
     """
     log = _entries(place)
@@ -277,7 +277,7 @@ def inspect_file_sink(
     }
     of_others = (
         *of_an_earlier_run(written, planned, apart=OF_ANOTHER_CLOCK),
-        *of_a_later_run(written, pinned_at),
+        *of_a_later_run(written, complete_at),
     )
     doubts = (*_doubts(log, batch_id, unwritten), *of_others, *_damage(place, log))
     if newest <= batch_id:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.iceberg_client import metadata_by_name
 from airflow_ckpt_provider.guards.iceberg_metadata import is_iceberg_table
-from airflow_ckpt_provider.sinks.delta import inspect_delta
+from airflow_ckpt_provider.sinks.delta import judge_start
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.sinks.delta_sink import brought_forward
 from airflow_ckpt_provider.sinks.iceberg_history import history_of_metadata, read_iceberg_history
@@ -41,14 +41,7 @@ class IcebergTableContent(SinkContent):
 
     def verdict(self, start: SinkStart) -> SinkReport:
         """Judge a start."""
-        return inspect_delta(
-            self.table,
-            start.ids,
-            start.batch_id,
-            unwritten=start.unwritten,
-            planned=start.planned,
-            pinned_at=start.pinned_at,
-        )
+        return judge_start(self.table, start)
 
 
 class IcebergSink(SinkKind):

@@ -43,7 +43,7 @@ class SinkStart:
     :param newest: the newest batch that it may have written.
     :param unwritten: batches that write nothing, such as an offline repartition of the state.
     :param planned: batch -> when the checkpoint says that it was planned, in UTC; empty where its log is not read.
-    :param pinned_at: when the position of the backup was read that the checkpoint comes from, in UTC; ``None``: it is no backup.
+    :param complete_at: when the backup that the checkpoint comes from had all its batches, in UTC; ``None``: it is from none.
     """
 
     ids: QueryIds
@@ -51,7 +51,7 @@ class SinkStart:
     newest: int
     unwritten: frozenset[int] = frozenset()
     planned: Mapping[int, datetime] = field(default_factory=dict)
-    pinned_at: datetime | None = None
+    complete_at: datetime | None = None
 
 
 class KeptFiles(Protocol):

@@ -162,7 +162,7 @@ def judge(
     *,
     unwritten: frozenset[int] = frozenset(),
     planned: Mapping[int, datetime] = NONE_PLANNED,
-    pinned_at: datetime | None = None,
+    complete_at: datetime | None = None,
 ) -> SinkReport:
     """Judge a start of a query after a batch, by its sink.
 
@@ -173,13 +173,13 @@ def judge(
     :param newest: the newest batch that it may have written.
     :param unwritten: batches that write nothing into the sink, such as an offline repartition.
     :param planned: batch -> when the checkpoint says that it was planned, in UTC.
-    :param pinned_at: when the position of the backup was read that the checkpoint comes from, in UTC.
+    :param complete_at: when the backup that the checkpoint comes from had all of its batches, in UTC.
     :raises RefusedError: the place that is named is no sink.
     """
     from airflow_ckpt_provider.sinks.kinds import SinkStart
 
     if found:
-        return found.verdict(SinkStart(ids, batch_id, newest, unwritten, planned, pinned_at))
+        return found.verdict(SinkStart(ids, batch_id, newest, unwritten, planned, complete_at))
     if sink.place is None:
         check_word(sink)
         return without_memory(sink.kind, batch_id, newest)

@@ -120,6 +120,7 @@ def plan_flow_restore(
         repository=repository,
         name=manifest.name,
         ids=ids,
+        backup=manifest,
     )
     in_backup = logged_in_backup(manifest)
     cutover = cutover_of_same_query(
@@ -128,7 +129,7 @@ def plan_flow_restore(
         start=chosen,
         newest=newest.after(chosen),
         planned=in_backup.planned,
-        pinned_at=in_backup.pinned_at,
+        complete_at=in_backup.complete_at,
     )
     if known.found is None:
         cutover = replace(cutover, reasons=(*cutover.reasons, *newest.notes(chosen)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
@@ -14,7 +13,7 @@ from airflow_ckpt_provider.recovery.newest_batch import newest_batch
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.restore.sink_answer import SinkAnswer
 from airflow_ckpt_provider.recovery.rewind.asked_sink import AskedSink
-from airflow_ckpt_provider.recovery.rewind.targets import batches_of_another_run, logged_in_backup
+from airflow_ckpt_provider.recovery.rewind.targets import logged_in_backup
 from airflow_ckpt_provider.sinks.is_this_all import notes_on
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink, look_at, named_sinks
@@ -69,9 +68,8 @@ def sink_says(
         name=manifest.name,
         ids=ids,
         backup=manifest,
+        tree=tree,
     )
-    if tree is not None and (other := batches_of_another_run(manifest, tree)):
-        newest = replace(newest, later=(*newest.later, other))
     asked = [AskedSink(each, found, None) for each, found in zip(sinks, looked, strict=True)]
     reports = tuple(each.report(ids, batch_id, newest.after(batch_id), logged_in_backup(manifest)) for each in asked)
     alone = len(reports) == 1

@@ -52,7 +52,7 @@ class AskedSink:
             newest,
             unwritten=logged.repartitions,
             planned=logged.planned,
-            pinned_at=logged.pinned_at,
+            complete_at=logged.complete_at,
         )
 
     def planned(self, ids: QueryIds, batch_id: int, newest: int, query_id: str, logged: LoggedBatches) -> PlannedSink:

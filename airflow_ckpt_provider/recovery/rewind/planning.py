@@ -51,7 +51,6 @@ from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.recovery.rewind.specifiers import resolve
 from airflow_ckpt_provider.recovery.rewind.targets import (
     RewindTarget,
-    batches_of_another_run,
     logged_batches,
     logged_in_backup,
     merged,
@@ -182,9 +181,8 @@ def plan_rewind(
         name=name,
         ids=ids,
         backup=target.backup,
+        tree=tree,
     )
-    if target.backup and (other := batches_of_another_run(target.backup, tree)):
-        written = replace(written, later=(*written.later, other))
     latest = written.after(target.batch_id)
     planned = tuple(each.planned(ids, target.batch_id, latest, query_id, entries) for each in asked)
     if any(each.found is None for each in asked):

@@ -109,12 +109,12 @@ class LoggedBatches:
 
     :param repartitions: those that only repartitioned the state offline; a sink never hears of them.
     :param planned: batch -> when it was planned, in UTC.
-    :param pinned_at: when the position of the backup was read that they come from, in UTC; ``None``: they come from no backup.
+    :param complete_at: when the backup that they come from had them all, in UTC; ``None``: they come from no backup.
     """
 
     repartitions: frozenset[int]
     planned: Mapping[int, datetime]
-    pinned_at: datetime | None = None
+    complete_at: datetime | None = None
 
 
 #: For a checkpoint whose log is not read.
@@ -134,23 +134,7 @@ def logged_in_backup(manifest: Manifest) -> LoggedBatches:
     """When the batches in a backup were planned, as its manifest says."""
     times = manifest.facts.get("batch_times") or {}
     planned = {int(b): datetime.fromisoformat(time) for b, time in times.items() if is_number(b)}
-    return LoggedBatches(frozenset(), planned, manifest.pinned_at)
-
-
-def batches_of_another_run(manifest: Manifest, tree: Tree) -> str | None:
-    """Say which batches of a checkpoint are not those that a backup has under the same numbers; ``None``: none is known.
-
-    :param manifest: the backup.
-    :param tree: the checkpoint's files.
-    """
-    live = logged_batches(tree).planned
-    other = sorted(b for b, at in logged_in_backup(manifest).planned.items() if live.get(b, at) != at)
-    if not other:
-        return None
-    return (
-        f"the checkpoint has planned batch {other[0]} at another time than backup {manifest.backup_id} says: it is of another "
-        "run, which may have written other rows"
-    )
+    return LoggedBatches(frozenset(), planned, manifest.complete_at)
 
 
 def repartitions(tree: Tree) -> frozenset[int]:
@@ -187,10 +171,6 @@ def _manifests(repository: Repository, name: str) -> Iterator[Manifest]:
             log.warning("backup %s of %s is left out: %s", found.backup_id, found.name, "; ".join(found.problems))
 
 
-def _committed_by(manifest: Manifest) -> datetime:
-    return manifest.pinned_at or manifest.created
-
-
 def targets_of_manifest(manifest: Manifest) -> list[RewindTarget]:
     """The batches that one backup can be rewound to, oldest first."""
     times = manifest.facts.get("batch_times") or {}
@@ -203,7 +183,7 @@ def targets_of_manifest(manifest: Manifest) -> list[RewindTarget]:
                 batch_id=batch_id,
                 planned=datetime.fromisoformat(planned) if planned else None,
                 # The newest was committed when the backup read its position, long before the end of a large backup.
-                ended=datetime.fromisoformat(after) if after else _committed_by(manifest) if newest else None,
+                ended=datetime.fromisoformat(after) if after else manifest.complete_at if newest else None,
                 sources=(),
                 watermark_ms=int(manifest.facts.get("watermark_ms") or 0) if newest else 0,
                 backup=manifest,

@@ -15,6 +15,10 @@ from airflow_ckpt_provider.backup.manifest import PINNED_AT, Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.recovery.flows.flow import flow_named, flows_of
+from airflow_ckpt_provider.recovery.flows.restore import plan_flow_restore
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.restore.sink import sink_says
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
@@ -29,6 +33,7 @@ from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.checkpoints import batch_metadata, commit_log, compact, file_source_log, logs, offsets_log, plant
 from tests.support.delta_batches import append
+from tests.support.flows import stateless
 from tests.support.resets import KEEP, file_sink, plan_of
 from tests.support.stopped import ACCEPTED, STOPPED
 
@@ -185,6 +190,42 @@ class TestABackupFromBeforeAnotherRun:
         control = sink_says(sink, self.backup(place, held), open_location(str(tmp_path / "empty")))
         assert control is not None
         assert control.verdict is Verdict.SAFE
+
+    def test_it_is_not_applied_unless_somebody_accepts_it(
+        self, place: Location, held: Repository, tmp_path: Path
+    ) -> None:
+        """It is UNKNOWN as in a rewind, which asked; a restore went ahead."""
+        target = open_location(str(tmp_path / "empty"))
+        made = self.backup(place, held, seconds_ago=3600)
+        answer = sink_says(self.sink("delta", tmp_path), made, target)
+        plan = plan_restore(held, made, target, sink=answer)
+        with pytest.raises(RefusedError, match="needs somebody to accept: sink_unknown"):
+            apply_restore(plan, rest=STOPPED)
+        assert target.walk() == {}
+        assert apply_restore(plan, rest=STOPPED, accept=["sink_unknown"]).batch_id == 5
+
+    def test_a_backup_of_an_earlier_version(self, place: Location, held: Repository, tmp_path: Path) -> None:
+        """It does not say when its position was read: that was before its end."""
+        sink, made = self.sink("delta", tmp_path), self.backup(place, held)
+        facts = {name: fact for name, fact in made.facts.items() if name != PINNED_AT}
+        for hours, verdict in ((0, Verdict.SAFE), (1, Verdict.UNKNOWN)):
+            old = replace(made, facts=facts, created=made.created - timedelta(hours=hours))
+            answer = sink_says(sink, old, open_location(str(tmp_path / "empty")))
+            assert answer is not None
+            assert answer.verdict is verdict
+
+    def test_of_a_flow(self, held: Repository, tmp_path: Path) -> None:
+        path = "_checkpoints/spark_catalog/default/orders/ingest"
+        storage = open_location(str(tmp_path / "pipeline"))
+        plant(storage / f"{path}/0", stateless())
+        for batch in range(4):
+            append(tmp_path / "to 3", batch)
+        sink = Sink(place=open_location(str(tmp_path / "to 3")))
+        for seconds_ago, verdict in ((0, Verdict.SAFE), (3600, Verdict.UNKNOWN)):
+            made = self.backup(storage / f"{path}/0", held, seconds_ago=seconds_ago)
+            plan = plan_flow_restore(flow_named(flows_of(storage), "ingest"), held, made, sink=sink)
+            assert plan.cutover.verdict is verdict
+            assert ("after the backup was taken" in " ".join(plan.cutover.reasons)) is (verdict is Verdict.UNKNOWN)
 
     def test_a_sink_without_memory_after_a_rewind(self, place: Location, held: Repository, tmp_path: Path) -> None:
         kafka = Sink(kind="kafka")

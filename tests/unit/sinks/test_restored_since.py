@@ -184,7 +184,7 @@ class TestBySpark:
 
 
 def test_spark_has_no_version_to_restore_without_rows_of_others(place: Location, tmp_path: Path) -> None:
-    """Restored by hand to batch 4, and written to by another job since: its rows left without a word, and it was SAFE."""
+    """Restored by hand to batch 4, and written to by another job since: its rows left, nobody was asked, and it was SAFE."""
     table = spark_table(tmp_path)
     DeltaTable(table.uri).restore(5)
     restored = plan_of(plant(place / "restored", stream(NEWEST)), [Sink(place=table, by_spark=spark_restores)])
