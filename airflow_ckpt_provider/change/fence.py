@@ -119,7 +119,7 @@ class Fence:
         def is_after(last: StoredFile, at: datetime | None, other: Attempt) -> bool:
             if own and own.modified and last.modified and not (at and share_clock(self.attempt.process, other.process)):
                 tick = timedelta(seconds=0 if last.modified.microsecond else 1)
-                return last.modified + tick > own.modified - timedelta(seconds=since.elapsed - self._taken.elapsed)
+                return last.modified + tick > self._began(own.modified, since)
             return at is None or at > datetime.now(UTC) - timedelta(seconds=since.elapsed)
 
         before = (number for number in numbers_in(files) if number < self.attempt.number)
@@ -133,8 +133,12 @@ class Fence:
         """
         own = next((file for file in self._place.list().files if file.path == f"{self.attempt.number:06d}.json"), None)
         if own and own.modified and self._place.store.protocol == there.store.protocol:
-            return own.modified - timedelta(seconds=since.elapsed - self._taken.elapsed)
+            return self._began(own.modified, since)
         return datetime.now(UTC) - timedelta(seconds=since.elapsed)
+
+    def _began(self, own: datetime, since: Clocks) -> datetime:
+        """When clocks began, by the clock of the store that gave our attempt its time."""
+        return own - timedelta(seconds=since.elapsed - self._taken.elapsed)
 
     def changed_by_run(self, run: str) -> datetime | None:
         """When the newest earlier attempt of a run that has changed something ended; ``None``: there is none.

@@ -15,7 +15,7 @@ from airflow_ckpt_provider.checkpoint.source_offsets import (
 from airflow_ckpt_provider.errors import did_you_mean
 from airflow_ckpt_provider.guards.entry_points import entry_points_of
 from airflow_ckpt_provider.guards.query import GuardedQuery
-from airflow_ckpt_provider.guards.registry import GROUP, GuardedSource
+from airflow_ckpt_provider.guards.registry import GROUP
 from airflow_ckpt_provider.streams.stream import Stream
 
 #: Kinds that make their own rows.
@@ -53,10 +53,10 @@ def not_read(stream: Stream, query: GuardedQuery) -> Iterator[tuple[str, str]]:
     :param stream: the stream.
     :param query: its sources, as its checkpoint has them.
     """
-    kinds = [_kind(source) for source in query.sources]
-    if not kinds or {OpaqueOffset.kind, *_RATE} & {*kinds}:  # many sources have offsets as those of rate
+    kinds = set(query.kinds.values())
+    if not kinds or {OpaqueOffset.kind, *_RATE} & kinds:  # many sources have offsets as those of rate
         return
-    there = ", ".join(f"{source.name} ({_kind(source)})" for source in query.sources)
+    there = ", ".join(f"{name} ({kind})" for name, kind in query.kinds.items())
     for kind in stream.sources:
         if kind not in kinds:
             yield kind, there
@@ -69,9 +69,6 @@ def not_declared(stream: Stream, query: GuardedQuery) -> list[str]:
     :param query: its sources, as its checkpoint has them.
     """
     declared = {*stream.sources, *([KafkaOffset.kind] if stream.kafka else [])}
-    read = dict.fromkeys(_kind(source) for source in query.sources)
-    return [kind for kind in read if kind in _NEED_A_DECLARATION and kind not in declared]
-
-
-def _kind(source: GuardedSource) -> str:
-    return (source.start.offset or source.end or OpaqueOffset("")).kind
+    return [
+        kind for kind in dict.fromkeys(query.kinds.values()) if kind in _NEED_A_DECLARATION and kind not in declared
+    ]

@@ -83,10 +83,9 @@ class DeltaRetentionGuardOperator(GuardOperator):
         """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be reported."""
         with no_retry_when_refused(), skip_if_absent(self.if_absent):
             reaction = self._reaction()
-            whole = self._query()
-            query = whole.of_kind(KIND, text(self.source))
+            query = self._query().of_kind(KIND, text(self.source))
             settings = self._settings({KIND: self._tables([source.name for source in query.sources])})
-            whole.refuse_other_sources(settings.options)
+            query.refuse_other_sources(settings.options)
             return conclude(guard_query(query, settings, guards=[DeltaGuard(settings)]), reaction, context, self)
 
     def _tables(self, sources: list[str]) -> dict[str, Any]:

@@ -79,10 +79,9 @@ class FileSourceGuardOperator(CheckpointOperator):
         """Return the report; a verdict other than ``SAFE`` fails the task, unless it is only to be reported."""
         with no_retry_when_refused(), skip_if_absent(self.if_absent):
             reaction = one_of(self.on_finding, "on_finding", REACTIONS)
-            whole = from_checkpoint(self._checkpoint_place())
-            query = whole.of_kind(KIND, text(self.source))
+            query = from_checkpoint(self._checkpoint_place()).of_kind(KIND, text(self.source))
             options = by_source(self.reader_options, "reader_options", [source.name for source in query.sources])
             conn_id = text(self.input_conn_id)
             settings = GuardSettings(options={KIND: {"open": lambda uri: open_place(uri, conn_id), "options": options}})
-            whole.refuse_other_sources(settings.options)
+            query.refuse_other_sources(settings.options)
             return conclude(guard_query(query, settings, guards=[FileGuard(settings)]), reaction, context, self)

@@ -123,10 +123,9 @@ class KafkaRetentionGuardOperator(GuardOperator):
         with no_retry_when_refused(), skip_if_absent(self.if_absent):
             reaction = self._reaction()
             offsets = self.offsets if isinstance(self.offsets, Mapping) else text(self.offsets)
-            whole = self._query(offsets)
-            query = whole.of_kind("kafka", text(self.source))
+            query = self._query(offsets).of_kind("kafka", text(self.source))
             settings = self._settings({"kafka": self._options([source.name for source in query.sources])})
-            whole.refuse_other_sources(settings.options)
+            query.refuse_other_sources(settings.options)
             # After the query: a stream without Kafka needs no connection to it.
             cluster = open_kafka(required(self.kafka_config_id, "kafka_config_id"), timeout=self.timeout)
             report = self._judge(query, settings, cluster)

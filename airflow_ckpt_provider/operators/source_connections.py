@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.operators.fields import text
+from airflow_ckpt_provider.source_settings import SourceSettings
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.guards.registry import Guard, GuardSettings
@@ -40,7 +41,7 @@ def _reached(kind: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
     from airflow_ckpt_provider.places import open_place
 
     conn_id = text(given.get(_CONN_ID))
-    if conn_id is None or kind == "kafka":
+    if conn_id is None or kind not in ("delta", "iceberg", "file"):
         return given
     if kind == "file":
         return {**given, "open": lambda uri: open_place(uri, conn_id)}
@@ -48,7 +49,6 @@ def _reached(kind: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
     def opened(place: Any) -> Any:
         return open_place(place, conn_id) if isinstance(place, str) and not place.startswith("iceberg:") else place
 
-    tables = given.get("tables")
-    flat = {key: opened(value) for key, value in given.items() if key.startswith("table.")}
-    whole = {key: opened(value) for key, value in tables.items()} if isinstance(tables, Mapping) else tables
-    return {**given, **flat, **({"tables": whole} if tables else {})}
+    tables = SourceSettings.any(kind, given).by_source("tables")
+    others = {key: value for key, value in given.items() if not key.startswith("table.")}
+    return {**others, "tables": {source: opened(place) for source, place in tables.items()}}

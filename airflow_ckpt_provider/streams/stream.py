@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from airflow_ckpt_provider.backup.names import LONGEST_NAME
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.source_settings import sources_named
 from airflow_ckpt_provider.streams.actions import Action
 from airflow_ckpt_provider.streams.cron import PRESETS, is_cron, longest_interval
 from airflow_ckpt_provider.streams.declared import Declared
@@ -314,6 +315,10 @@ class Stream(Declared):
             found.append(("backup", said, "back up at least as often as rpo, or leave schedule out"))
         if self.sources.get("kafka") and not self.kafka:
             found.append(("sources", "kafka has no connection", "give sources.kafka.conn_id or kafka_conn_id"))
+        try:
+            sources_named({kind: source.options for kind, source in self.sources.items()})
+        except RefusedError as e:
+            found.append(("sources", e.message, e.hint or ""))
         for what in ("stop", "start", "deploy", "roll_back"):
             action: Action | None = getattr(self, what)
             application, job = action and action.spark_application, action and action.databricks_job

@@ -39,11 +39,10 @@ def look(
     from airflow_ckpt_provider.operators.kafka_connection import open_kafka
     from airflow_ckpt_provider.places import open_place
 
-    whole = from_checkpoint(open_place(checkpoint, checkpoint_conn_id))
-    query = whole.of_kind("kafka", source)
+    query = from_checkpoint(open_place(checkpoint, checkpoint_conn_id)).of_kind("kafka", source)
     readers = by_source(options.get("reader_options"), "reader_options", [each.name for each in query.sources])
     settings = GuardSettings(options={"kafka": {"options": readers, "isolation_level": options.get("isolation_level")}})
-    whole.refuse_other_sources(settings.options)
+    query.refuse_other_sources(settings.options)
     return guard_query(query, settings, guards=[KafkaGuard(settings, open_kafka(kafka_config_id))])
 
 

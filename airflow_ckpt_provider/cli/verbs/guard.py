@@ -37,10 +37,10 @@ def guard(call: Call) -> Answer:
         offsets=args.offsets,
         name_is_declared=_is_declared(call),
     )
-    settings = _settings(call)
-    query.refuse_other_sources(settings.options)
     if args.source is not None:
         query = query.one(args.source)
+    settings = _settings(call)
+    query.refuse_other_sources(settings.options)
     report = guard_query(query, settings)
     if call.screen and args.markdown:
         call.screen.print(report.to_markdown(), soft_wrap=True)

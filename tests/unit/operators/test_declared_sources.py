@@ -84,6 +84,18 @@ def test_a_kafka_source() -> None:
     assert preflight.options == {"kafka": {"conn_id": "kafka_prod", **kafka["options"]}}
 
 
+def test_options_that_are_not_by_source_are_a_problem_of_the_declaration(tmp_path: Path) -> None:
+    """Not of the first backup that takes the stream."""
+    file = declared(
+        tmp_path, tmp_path / "ck", "{kafka: {conn_id: kafka_prod, options: {options: {subscribePattern: a}}}}"
+    )
+    finished = run("streams", "check", "--streams", file)
+    assert finished.code == 1
+    said = " ".join(finished.err.split())
+    assert "streams.orders.sources" in said
+    assert "give source -> options, or option.<source>.<name>" in said
+
+
 class TestRefused:
     """What nothing would heed: it was passed over in silence, and the verdict was SAFE."""
 
