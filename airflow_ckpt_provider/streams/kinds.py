@@ -368,6 +368,14 @@ Place = Annotated[
         "give a URI such as s3://bucket/path, or an absolute path",
     ),
 ]
+TableName = Annotated[
+    str,
+    PlaceText(
+        "a table",
+        r"(/|[A-Za-z][A-Za-z0-9+.-]*://|iceberg:[^/]).*",
+        "give the directory of the table, a URI or an absolute path; or iceberg:CATALOG.NAMESPACE.TABLE",
+    ),
+]
 Dotted = Annotated[
     str, Text("a dotted name", r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", "give package.module.Class as Python imports it")
 ]

@@ -21,6 +21,7 @@ from airflow_ckpt_provider.streams.kinds import (
     PlaceText,
     Rules,
     StoreOptions,
+    TableName,
     Text,
 )
 from airflow_ckpt_provider.units import format_duration, parse_duration
@@ -46,14 +47,15 @@ class Source(Declared):
     """One kind of source that the query reads.
 
     :param conn_id: Airflow connection by which a guard asks it; for `kafka` a connection of type `kafka`.
-    :param tables: `delta` and `iceberg`: the table of each source, by its position in the query such as `0`, or its name.
+    :param tables: `delta` and `iceberg`: the table of each source, by its position in the query such as `0`, or its name: its
+        directory, or `iceberg:CATALOG.NAMESPACE.TABLE`.
     :param options: what else its guard needs, as `options` of RecoveryPreflightOperator has it for this kind.
     """
 
     title: ClassVar[str] = "Source"
 
     conn_id: ConnId | None = None
-    tables: Mapping[str, Place] = field(default_factory=dict)
+    tables: Mapping[str, TableName] = field(default_factory=dict)
     options: StoreOptions = field(default_factory=dict)
 
 

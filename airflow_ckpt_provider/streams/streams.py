@@ -147,7 +147,7 @@ def _nested(streams: Collection[Stream]) -> Iterator[Problem]:
                 _add(tables, "a sink of", stream, sink.sink)
     for stream in streams:
         for source in stream.sources.values():
-            for table in source.tables.values():
+            for table in filter(_is_place, source.tables.values()):
                 _add(tables, "a source of", stream, table)
     for stream in streams:
         at = ("streams", stream.name)
@@ -173,7 +173,7 @@ def _add(outers: dict[str, _Outer], what: str, stream: Stream, uri: str) -> None
 
 
 def _is_place(sink: str) -> bool:
-    """Whether a sink is a directory: not a table by its name, not ``foreachBatch`` and the like."""
+    """Whether a sink or a table is a directory: not a table by its name, not ``foreachBatch`` and the like."""
     return sink.startswith("/") or "://" in sink
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from tests.support.command_line import run
 from tests.support.delta_guards import ck as ck
 from tests.support.delta_guards import table as table
 from tests.support.delta_tables import delta_checkpoint
+from tests.support.iceberg_tables import NAME, Table
+from tests.support.other_sources import checkpoint
 
 
 def declared(tmp_path: Path, checkpoint: Path, sources: str) -> Path:
@@ -82,6 +85,21 @@ def test_a_kafka_source() -> None:
     preflight = RecoveryPreflightOperator(task_id="p", stream="orders", streams_file=streams)
     preflight.render_template_fields({})
     assert preflight.options == {"kafka": {"conn_id": "kafka_prod", **kafka["options"]}}
+
+
+def test_an_iceberg_table_of_a_catalog(tmp_path: Path) -> None:
+    """Only its directory could be declared, of which the guard does not know the current metadata."""
+    iceberg = Table(tmp_path / "lake").rows("a")
+    offset = json.dumps({"version": 1, "snapshot_id": iceberg.head, "position": 1, "scan_all_files": False})
+    place = checkpoint(tmp_path / "ck", offset)
+    catalog = {f"catalog.{name}": value for name, value in iceberg.properties.items()}
+    source = json.dumps({"iceberg": {"tables": {"0": f"iceberg:{NAME}"}, "options": catalog}})
+    file = declared(tmp_path, Path(place), source)
+    finished = run("guard", "--stream", "orders", "--streams", file, "--json")
+    assert (finished.code, finished.document["verdict"]) == (0, "SAFE")
+    task = RecoveryPreflightOperator(task_id="p", stream="orders", streams_file=str(file))
+    task.render_template_fields({})
+    assert task.execute({})["verdict"] == "SAFE"
 
 
 def test_options_that_are_not_by_source_are_a_problem_of_the_declaration(tmp_path: Path) -> None:
