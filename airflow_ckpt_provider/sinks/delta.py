@@ -201,7 +201,7 @@ class _Start:
         missing = _missing_between(self, first, last)
         committed = self._committed()
         of_others = (*of_an_earlier_run(committed, self.planned), *of_a_later_run(committed, self.complete_at))
-        doubts = [*_doubled(kept), *self._lost_below(first), *of_others]
+        doubts = [*_doubled(kept), *self._lost_below(first), *self._replaced(), *of_others]
         if missing:
             doubts.append(
                 f"the table has no commit of {_batches(missing)}, though it has older and newer ones: their rows are missing if "
@@ -223,6 +223,16 @@ class _Start:
             if batch is not None and commit.time:
                 found[batch] = max(commit.time, found.get(batch, commit.time))
         return found
+
+    def _replaced(self) -> list[str]:
+        """Batches whose rows others took out of the table, all at once; the stream's own commit may write them all again."""
+        at = next((i for i in reversed(range(len(self.before))) if self.before[i].replaces), None)
+        if at is None or self.ids.is_own(self.before[at]) or not (gone := self.batches_of(self.before[:at])):
+            return []
+        return [
+            f"{self.before[at].describe()} left no row in the table that it had before: whether it holds the rows of "
+            f"{_batches(runs(sorted(set(gone))))} is not known"
+        ]
 
     def _lost_below(self, oldest: int) -> list[str]:
         """Batches below the oldest one in the table that it had once, and what left it before that one was written."""

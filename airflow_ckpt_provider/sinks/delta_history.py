@@ -43,6 +43,8 @@ PLAN_KEY = "airflowCkptPlan"
 TXN_RETENTION = "delta.setTransactionRetentionDuration"
 #: The next start may be as late as this.
 _UNTIL_START = timedelta(days=1)
+#: Operations that write the rows again that they leave in a table, where they take a whole file out of it.
+_BY_ROW = frozenset({"DELETE", "UPDATE", "MERGE"})
 #: No version at all; -1 is the emptiness before version 0.
 NO_VERSION = -2
 
@@ -65,6 +67,7 @@ class TableCommit:
         vectors may still be needed, for other data files.
     :param settings: what the table's metadata and protocol say after it, one entry a setting; see :func:`_settings`.
     :param updated: app id -> the ``lastUpdated`` of its ``txn``, in UTC, where it has one; ``None``: it has one, not known which.
+    :param replaces: no row of before is left after it, such as after ``TRUNCATE`` and ``INSERT OVERWRITE``.
     """
 
     version: int
@@ -80,6 +83,7 @@ class TableCommit:
     removed: frozenset[str] = frozenset()
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     updated: Mapping[str, datetime | None] = field(default_factory=dict)
+    replaces: bool = False
 
     def describe(self) -> str:
         """The commit in a few words."""
@@ -349,11 +353,13 @@ class _Files:
     :param there: file -> whether it is in the table; a file that no commit has named is not in it.
     :param digest: changes with the set of files, and is the same for the same set.
     :param versions: digest -> the newest version that had that set.
+    :param count: how many files are known to be in the table.
     """
 
     there: dict[tuple[str, str], bool] = field(default_factory=dict)
     digest: int = 0
     versions: dict[int, int] = field(default_factory=dict)
+    count: int = 0
 
     def add(self, version: int, actions: list[dict[str, Any]]) -> int | None:
         """Take a commit in.
@@ -367,6 +373,7 @@ class _Files:
                     key = (file["path"], f"{vector.get('pathOrInlineDv', '')}@{vector.get('offset', '')}")
                     if self.there.get(key, not becomes) is not becomes:
                         self.digest ^= int.from_bytes(blake2b(repr(key).encode(), digest_size=16).digest())
+                    self.count += becomes - self.there.get(key, False)
                     self.there[key] = becomes
         same = self.versions.get(self.digest)
         self.versions[self.digest] = version
@@ -390,6 +397,8 @@ def _commit(version: int, actions: list[dict[str, Any]], files: _Files, settings
     changes = [a.get("add") or a.get("remove") for a in actions if "add" in a or "remove" in a]
     operation = str(info.get("operation", "unknown"))
     same = files.add(version, actions)
+    added = {a["add"]["path"] for a in actions if "add" in a}
+    is_by_row = operation in _BY_ROW and bool(added)
     plan_id = info.get(PLAN_KEY) or plan_in(info.get("userMetadata"))
     restored = _restored(info.get("operationParameters") or {}, same) if operation == "RESTORE" else None
     if plan_id and not changes and restored is None:
@@ -407,6 +416,7 @@ def _commit(version: int, actions: list[dict[str, Any]], files: _Files, settings
         removed=frozenset(path for a in actions if "remove" in a for path in _paths(a["remove"])),
         settings=settings,
         updated={txn["appId"]: time_of(txn["lastUpdated"]) for txn in set_by if txn.get("lastUpdated") is not None},
+        replaces=any("remove" in a for a in actions) and files.count == len(added) and not is_by_row,
     )
 
 

@@ -110,4 +110,13 @@ def _commit(number: int, snapshot: Mapping[str, Any]) -> TableCommit:
         changes_data=operation != "replace",
         rows=int(added) if added is not None else (0 if operation == "append" else None),
         snapshot_id=int(snapshot["snapshot-id"]),
+        replaces=_replaces(operation, summary),
     )
+
+
+def _replaces(operation: str, summary: Mapping[str, Any]) -> bool:
+    """Whether no data file of before is left after a snapshot, by the counts in its summary."""
+    if operation not in ("delete", "overwrite"):
+        return False
+    added, total = int(summary.get("added-data-files", 0)), int(summary.get("total-data-files", -1))
+    return int(summary.get("deleted-data-files", 0)) > 0 and total == added
