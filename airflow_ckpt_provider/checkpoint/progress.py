@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -77,6 +78,11 @@ class Progress:
         return tuple(b for b in self.logged if b > latest)
 
     @property
+    def unlogged(self) -> tuple[str, ...]:
+        """Why the query may have written rows that its logs do not show, in words."""
+        return why_unlogged(self.logged, self.committed, self.newest)
+
+    @property
     def batch_time(self) -> datetime | None:
         """When the newest logged batch was planned, in UTC."""
         return self.newest.time if self.newest else None
@@ -98,6 +104,28 @@ class Progress:
             "sources": [source.to_json() for source in self.sources],
             "sealed": self.seal.sentence if self.seal else None,
         }
+
+
+def why_unlogged(logged: Sequence[int], committed: Sequence[int], newest: OffsetEntry | None) -> tuple[str, ...]:
+    """Why a query may have written rows that its logs do not show, in words.
+
+    With asynchronous progress tracking (``AsyncProgressTrackingMicroBatchExecution``) batches are run that are never logged. In
+    continuous mode (``ContinuousExecution``) an epoch is logged when all of its rows are in the sink.
+
+    :param logged: batch ids in ``offsets/``, a seal left out.
+    :param committed: batch ids in ``commits/``.
+    :param newest: the newest offset log entry.
+    """
+    found = []
+    both = {*logged, *committed}
+    if both and len(both) < max(both) - min(both) + 1:
+        found.append(
+            f"{OFFSETS}/ lacks batches between {min(both)} and {max(both)}: asynchronous progress tracking runs batches that it "
+            "does not log"
+        )
+    if newest and newest.is_continuous:
+        found.append("in continuous mode rows of an epoch are in the sink before the epoch is logged")
+    return tuple(found)
 
 
 def read_progress(location: Location) -> Progress:

@@ -79,6 +79,7 @@ def newest_batch(
     starts_as: str | None,
     repository: Repository | None,
     name: str,
+    unlogged: Sequence[str] = (),
     ids: QueryIds | None = None,
     backup: Manifest | None = None,
     tree: Tree | None = None,
@@ -94,12 +95,14 @@ def newest_batch(
     :param starts_as: the id that the query has at its next start; ``None``: not known, and all batch numbers count.
     :param repository: has the plans and backups; ``None``: there is none, but those beside the checkpoint are read.
     :param name: name of the stream in the repository.
+    :param unlogged: why it may have written rows that its logs do not show; see
+        :func:`~airflow_ckpt_provider.checkpoint.progress.why_unlogged`.
     :param ids: all ids of the stream, where they were read already.
     :param backup: what the start is from: what ran after it, from an older batch on, may have written more than its batches did.
     :param tree: the checkpoint's files, to compare its batches with those of the backup.
     """
     numbers = _Numbers(place, repository, name, starts_as, ids)
-    later: list[str] = []
+    later: list[str] = list(unlogged)
     if logged is None:
         later.append(f"{place} holds no checkpoint that shows how far the query came")
     elif query_id and not numbers.has(query_id):

@@ -194,6 +194,7 @@ def read_stream(stream: ChainStream) -> ReadStream:
         starts_as=progress.query_id,
         repository=held,
         name=name,
+        unlogged=progress.unlogged,
         ids=ids,
     )
     return ReadStream(stream, progress, tree, ids, asked, written)

@@ -119,6 +119,7 @@ def plan_flow_restore(
         starts_as=manifest.query_id,
         repository=repository,
         name=manifest.name,
+        unlogged=flow.progress.unlogged if flow.progress else (),
         ids=ids,
         backup=manifest,
     )

@@ -21,6 +21,7 @@ from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.target import Target, check_alone, inspect_target
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
+from airflow_ckpt_provider.checkpoint.progress import why_unlogged
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, KafkaOffset
 from airflow_ckpt_provider.checkpoint.tree import Tree
@@ -145,7 +146,15 @@ def plan_reset(
     ids = _ids(checkpoint, before, logs, everything, held, name)
     known = [_OfQuery(each, _as_known(ids, each, logs)) for each in everything]
     logged = max((*logs.logged, *logs.committed), default=NOTHING_READ)
-    written = newest_batch(checkpoint, logged, logs.query_id, starts_as=logs.query_id, repository=held, name=name)
+    written = newest_batch(
+        checkpoint,
+        logged,
+        logs.query_id,
+        starts_as=logs.query_id,
+        repository=held,
+        name=name,
+        unlogged=why_unlogged(logs.logged, logs.committed, logs.entry(logs.logged[-1]) if logs.logged else None),
+    )
     newest = written.after(logged)
     plan = ResetPlan(
         plan_id=seal_id or new_plan_id(),

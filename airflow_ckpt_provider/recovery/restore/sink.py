@@ -44,9 +44,9 @@ def sink_says(
     try:
         there = Checkpoint.at(target)
         progress = there.progress()
-        logged, query_id, tree = progress.latest_begun, progress.query_id, there.tree()
+        logged, query_id, unlogged, tree = progress.latest_begun, progress.query_id, progress.unlogged, there.tree()
     except CkptError:
-        logged, query_id, tree = None, None, None
+        logged, query_id, unlogged, tree = None, None, (), None
     looked = [look_at(each) for each in sinks]
     histories = [found.content.history if found else None for found in looked]
     ids = read_query_ids(
@@ -66,6 +66,7 @@ def sink_says(
         starts_as=manifest.query_id,
         repository=repository,
         name=manifest.name,
+        unlogged=unlogged,
         ids=ids,
         backup=manifest,
         tree=tree,

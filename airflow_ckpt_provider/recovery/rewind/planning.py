@@ -179,6 +179,7 @@ def plan_rewind(
         starts_as=query_id,
         repository=held,
         name=name,
+        unlogged=progress.unlogged,
         ids=ids,
         backup=target.backup,
         tree=tree,

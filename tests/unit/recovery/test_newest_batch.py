@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +33,9 @@ from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
+from tests.samples.archives import sample
 from tests.support.backups import repository
 from tests.support.checkpoints import logs, metadata, plant
 from tests.support.flows import stateless
@@ -204,6 +207,35 @@ class TestOtherNumbers:
         made.restored(5)
         says(made.rewind("to_latest"), "batches 6 to 20")
         assert made.reset().cutover.doubled == {"batches": 15}
+
+
+@pytest.mark.parametrize("kind", ["rate_async_progress", "rate_continuous"])
+class TestUnlogged:
+    """A query in continuous mode, and one with asynchronous progress tracking, write rows that their logs do not have yet."""
+
+    @pytest.fixture
+    def ran(self, kind: str, tmp_path: Path) -> Location:
+        checkpoint = sample("4.0.0", kind).unpack(tmp_path / "ran")
+        logged = Checkpoint.at(open_location(str(checkpoint))).progress().logged
+        if kind == "rate_async_progress" and len(logged) == logged[-1] - logged[0] + 1:
+            (checkpoint / "offsets" / str(logged[1])).unlink()  # this run logged each of its batches
+            (checkpoint / "commits" / str(logged[1])).unlink(missing_ok=True)
+        return open_location(str(checkpoint))
+
+    def test_a_rewind_to_the_newest_batch(self, ran: Location) -> None:
+        plan = plan_rewind(Checkpoint.at(ran), Specifier("to_current"), sink=SINK)
+        says(plan, f"batch {plan.batch_id + 1}")
+
+    def test_a_reset(self, ran: Location) -> None:
+        assert plan_reset(ran, ResetWay.NEW_QUERY_ID, sink=SINK).cutover.verdict is not Verdict.SAFE
+
+    def test_a_restore_of_the_newest_batch(self, ran: Location, kind: str, place: Location) -> None:
+        manifest = create_backup(Checkpoint.at(ran), repository(place)).manifest
+        answer = sink_says(SINK, manifest, ran)
+        assert answer is not None
+        assert answer.verdict is Verdict.WILL_DUPLICATE
+        why = "in continuous mode" if kind == "rate_continuous" else "offsets/ lacks batches between"
+        assert why in answer.reasons[-1]
 
 
 class TestDamage:
