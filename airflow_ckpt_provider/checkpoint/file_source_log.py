@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from airflow_ckpt_provider.checkpoint.gaps import gaps
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of, parse_object, split_log
+from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import UnreadableLogError
 
 _KNOWN = frozenset({1})
@@ -134,3 +136,23 @@ def read_file_log(
         beyond=tuple(f for f in everything if last < f.log_id < SEEDED),
         unread=tuple(unread),
     )
+
+
+def files_read(tree: Tree, source: str, last: int) -> tuple[list[str], tuple[str, str] | None]:
+    """The files that a file source has read up to an entry of its log.
+
+    :param tree: the checkpoint's files.
+    :param source: number or name of the source, as its directory in ``sources/``.
+    :param last: ``logOffset`` of the offset.
+    :return: their paths as Spark has them, and what of the log cannot be read, with the reason: then some may be missing.
+    """
+    directory = f"sources/{source}"
+
+    def read(name: str) -> bytes:
+        file = tree.get(f"{directory}/{name}")
+        if file is None:
+            raise FileNotFoundError(name)
+        return tree.read(file)
+
+    log = read_file_log(tree.files(directory), read, last, directory=directory)
+    return [unquote(file.path) for file in log.read], log.unread[0] if log.unread else None

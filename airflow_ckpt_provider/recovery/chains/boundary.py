@@ -20,9 +20,10 @@ from dataclasses import dataclass
 
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, IcebergOffset
 from airflow_ckpt_provider.errors import RefusedError, command
-from airflow_ckpt_provider.recovery.chains.edges import Edge, files_read, place_of
+from airflow_ckpt_provider.recovery.chains.edges import Edge, all_files_read
 from airflow_ckpt_provider.recovery.chains.positions import BEFORE_ALL
 from airflow_ckpt_provider.recovery.chains.stream import ReadStream
+from airflow_ckpt_provider.recovery.rewind.downstream import place_of
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
@@ -270,7 +271,7 @@ def _file_obstacle(
     reader: ReadStream, offset: FileOffset, rollback: SinkRollback, batch_id: int, edge: Edge, root: str
 ) -> str | None:
     gone = {f"{place_of(root)}/{path}" for path in rollback.paths}
-    read = files_read(reader, edge.source, offset.log_offset)
+    read = all_files_read(reader, edge.source, offset.log_offset)
     taken = next((path for path in read if place_of(path) in gone), None)
     return f"its batch {batch_id} has read {taken}, which is removed" if taken else None
 

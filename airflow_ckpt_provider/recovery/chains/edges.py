@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from urllib.parse import unquote
 
-from airflow_ckpt_provider.checkpoint.file_source_log import read_file_log
+from airflow_ckpt_provider.checkpoint.file_source_log import files_read
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, IcebergOffset
-from airflow_ckpt_provider.checkpoint.sources import SOURCES
 from airflow_ckpt_provider.errors import RefusedError, command
 from airflow_ckpt_provider.recovery.chains.stream import ReadStream
 from airflow_ckpt_provider.recovery.rewind.asked_sink import AskedSink
+from airflow_ckpt_provider.recovery.rewind.downstream import place_of
 from airflow_ckpt_provider.storage.location import plain_uri
 
 
@@ -72,11 +71,6 @@ def in_order(names: Sequence[str], edges: Sequence[Edge]) -> list[str]:
     return list(sorter.static_order())
 
 
-def place_of(uri: str) -> str:
-    """A place, however it is spelt; Spark writes those of local files as ``file:///…``."""
-    return plain_uri(uri.removeprefix("file://")) if uri.startswith("file:///") else plain_uri(uri)
-
-
 def _reads(reader: ReadStream, source: str, sink: AskedSink) -> bool:
     """Whether a source is a sink: by the id of the table, the id of a snapshot, or the place of files."""
     position = next((s.offset for s in reader.progress.sources if s.source == source), None)
@@ -90,31 +84,23 @@ def _reads(reader: ReadStream, source: str, sink: AskedSink) -> bool:
         return history is not None and history.format == "iceberg" and not read.isdisjoint(history.held)
     if isinstance(position, FileOffset) and sink.found and sink.found.kind.kind == "file" and sink.sink.place:
         root = f"{place_of(sink.sink.place.uri)}/"
-        return any(place_of(path).startswith(root) for path in files_read(reader, source, position.log_offset))
+        return any(place_of(path).startswith(root) for path in all_files_read(reader, source, position.log_offset))
     return False
 
 
-def files_read(reader: ReadStream, source: str, log_offset: int) -> list[str]:
+def all_files_read(reader: ReadStream, source: str, log_offset: int) -> list[str]:
     """The files that a file source has read up to an entry of its log.
 
     :raises RefusedError: the log cannot be read as a whole, so it is not known what the source has read.
     """
-    directory, tree = f"{SOURCES}/{source}", reader.tree
-
-    def read(name: str) -> bytes:
-        file = tree.get(f"{directory}/{name}")
-        if file is None:
-            raise FileNotFoundError(name)
-        return tree.read(file)
-
-    log = read_file_log(tree.files(directory), read, log_offset, directory=directory)
-    if log.unread:
-        path, why = log.unread[0]
+    found, unread = files_read(reader.tree, source, log_offset)
+    if unread:
+        path, why = unread
         raise RefusedError(
             f"{reader.name}: {path} cannot be read ({why}), so it is not known which files the stream has read",
             hint=f"restore it from a backup; `{command('doctor', reader.stream.checkpoint)}` says what is wrong",
         )
-    return [unquote(file.path) for file in log.read]
+    return found
 
 
 def _refuse_two_writers(streams: Sequence[ReadStream]) -> None:

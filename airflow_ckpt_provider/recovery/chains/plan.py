@@ -156,6 +156,20 @@ class ChainPart:
         }
 
 
+#: The verdict on streams that were not named -> the word by which it is accepted.
+_RISKS_OF_OTHERS = {
+    Verdict.WILL_FAIL: "source_failure",
+    Verdict.WILL_DUPLICATE: "sink_duplicates",
+    Verdict.UNKNOWN: "sink_unknown",
+}
+
+
+def _verdict_in(sentence: str) -> Verdict:
+    """The verdict at the end of a sentence about another stream; plans of earlier versions know only one."""
+    word = sentence.rpartition(": ")[2]
+    return next((verdict for verdict in _RISKS_OF_OTHERS if verdict.value == word), Verdict.WILL_FAIL)
+
+
 @dataclass(frozen=True, slots=True)
 class ChainPlan(JointPlan):
     """What a rewind of several streams would do.
@@ -165,7 +179,7 @@ class ChainPlan(JointPlan):
     :param begins_with: the streams that the target is for.
     :param parts: all streams that were named, writers before their readers.
     :param notes: what the person who asked should know.
-    :param others: streams that were not named and read a table that is rolled back, in words.
+    :param others: streams that were not named and read a sink that is rolled back, in words that end with a verdict.
     """
 
     plan_id: str
@@ -224,8 +238,7 @@ class ChainPlan(JointPlan):
     @property
     def verdict(self) -> Verdict:
         """The worst of the parts."""
-        others = [Verdict.WILL_FAIL] if self.others else []
-        return worst([*(rewind.verdict for _, rewind in self.rewinds), *others])
+        return worst([*(rewind.verdict for _, rewind in self.rewinds), *map(_verdict_in, self.others)])
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -247,8 +260,8 @@ class ChainPlan(JointPlan):
     def risks(self) -> tuple[Risk, ...]:
         """What has to be accepted, each word once."""
         found = self.risks_of_parts()
-        if self.others:
-            found.setdefault("source_failure", []).extend(self.others)
+        for sentence in self.others:
+            found.setdefault(_RISKS_OF_OTHERS[_verdict_in(sentence)], []).append(sentence)
         return tuple(Risk(word, "; ".join(whys)) for word, whys in found.items())
 
     @property

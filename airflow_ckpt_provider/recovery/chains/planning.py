@@ -264,9 +264,9 @@ def _notes(choices: Mapping[str, Choice], wanted: Mapping[str, Sequence[int]]) -
 def _others(
     chain: Chain, choices: Mapping[str, Choice], look_in: Iterable[Location]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Streams that were not named and read a table that is rolled back, and those of which that is not known.
+    """Streams that were not named and read a sink that is rolled back, and those of which that is not known.
 
-    Looked for among the neighbours of the named checkpoints. Readers of Iceberg tables and of files are not found.
+    Looked for among the neighbours of the named checkpoints.
     """
     named = {plain_uri(stream.stream.checkpoint.uri) for stream in chain.streams.values()}
     places: dict[str, Location] = {place.uri: place for place in look_in}
@@ -288,6 +288,6 @@ def _others(
     for name, choice in choices.items():
         for asked, report in zip(chain.streams[name].asked, choice.reports, strict=True):
             back = report.rollback
-            if asked.history and asked.history.format == "delta" and back and back.to_version != back.from_version:
-                found += readers_among(streams, asked.history, back)
+            if back and (back.to_version is None or back.to_version != back.from_version):
+                found += readers_among(streams, asked.history, report)
     return tuple(dict.fromkeys(found)), tuple(unread)

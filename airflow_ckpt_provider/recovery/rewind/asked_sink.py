@@ -69,8 +69,8 @@ def downstream_of_sinks(
     """What a roll-back of the tables does to the streams that read them."""
     found: list[str] = []
     for each, sink in zip(asked, planned, strict=True):
-        if each.history and sink.report.rollback:
-            found += downstream_of(each.history, sink.report.rollback, places)
+        if sink.report.rollback and places:
+            found += downstream_of(each.history, sink.report, places)
     return tuple(found)
 
 
