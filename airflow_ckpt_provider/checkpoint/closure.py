@@ -6,6 +6,7 @@ from collections.abc import ValuesView
 from dataclasses import dataclass
 
 from airflow_ckpt_provider.checkpoint.commits import COMMITS, CommitEntry, parse_commit
+from airflow_ckpt_provider.checkpoint.logs import refuse_empty
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, parse_offsets
 from airflow_ckpt_provider.checkpoint.operators import (
     DEFAULT_STORE,
@@ -217,6 +218,7 @@ def _operator_files(tree: Tree, operator: int, metadata: OperatorMetadata | None
     for directory in (partition, *(f"{partition}/{name}" for name in tree.directories(partition))):
         schema = tree.get(f"{directory}/_metadata/schema")
         if schema:
+            refuse_empty(schema)
             needed.append(schema)
     return needed
 

@@ -12,9 +12,23 @@ from typing import Any
 
 from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.storage.store import StoredFile
 
 #: A number as Spark writes it into a name, and the highest one: what is no Java long is none.
 _NUMBER, HIGHEST = re.compile(r"0|[1-9][0-9]{0,18}"), 2**63 - 1
+
+
+_EMPTY = "the file is empty (0 bytes): its writer was stopped half-way, or the copy was torn"
+_REFUSED_BY_SPARK = "Spark refuses to start from it too; restore the file from a backup"
+
+
+def refuse_empty(file: StoredFile) -> None:
+    """Refuse a file of which the listing shows that nothing is in it: Spark writes none of a log or of the state so.
+
+    :raises UnreadableLogError: it has 0 bytes.
+    """
+    if file.size == 0:
+        raise UnreadableLogError(f"{file.path}: {_EMPTY}", path=file.path, hint=_REFUSED_BY_SPARK)
 
 
 def batch_id_of(name: str) -> int | None:
@@ -37,10 +51,7 @@ def split_log(data: bytes, *, path: str, batch_id: int | None, known: frozenset[
         return UnreadableLogError(f"{path}: {reason}", path=path, batch_id=batch_id, hint=hint)
 
     if not data:
-        raise unreadable(
-            "the file is empty (0 bytes): its writer was stopped half-way, or the copy was torn",
-            "Spark refuses to start from it too; restore the file from a backup",
-        )
+        raise unreadable(_EMPTY, _REFUSED_BY_SPARK)
     try:
         first, *lines = data.removeprefix(b"\x00").decode().split("\n")
     except UnicodeDecodeError as e:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from airflow_ckpt_provider.checkpoint.gaps import gaps
-from airflow_ckpt_provider.checkpoint.logs import batch_id_of
+from airflow_ckpt_provider.checkpoint.logs import batch_id_of, refuse_empty
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
 from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset
 from airflow_ckpt_provider.checkpoint.tree import Tree
@@ -24,6 +24,7 @@ def source_closure(tree: Tree, entry: OffsetEntry) -> list[StoredFile]:
     together. Of any other source everything is kept: Kafka and rate write one file once, others are closed to us.
 
     :raises MissingFileError: an entry of a file source's log is gone.
+    :raises UnreadableLogError: one is empty.
     """
     needed: list[StoredFile] = []
     ends = log_ends(tree, entry)
@@ -86,4 +87,7 @@ def _file_log(tree: Tree, directory: str, last: int) -> list[StoredFile]:
             path=f"{directory}/{gap[0]}",
             hint="Spark would fail with `batch … doesn't exist`; restore the file from a backup",
         )
-    return [*([files[f"{base}.compact"]] if base >= 0 else []), *(files[str(n)] for n in entries)]
+    needed = [*([files[f"{base}.compact"]] if base >= 0 else []), *(files[str(n)] for n in entries)]
+    for file in needed:
+        refuse_empty(file)
+    return needed

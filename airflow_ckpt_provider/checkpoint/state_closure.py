@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_ckpt_provider.checkpoint.logs import refuse_empty
 from airflow_ckpt_provider.checkpoint.rocksdb import lineage, shared_files
 from airflow_ckpt_provider.checkpoint.state_files import StateFiles, StateVersion, state_files
 from airflow_ckpt_provider.checkpoint.tree import Tree
@@ -19,6 +20,7 @@ def store_closure(
     :param provider: class of the state store provider, from the offset log.
     :param codec: compression of state files, from the offset log.
     :raises MissingFileError: a needed file is missing; a live checkpoint's maintenance may have just replaced it.
+    :raises UnreadableLogError: a needed file is empty, or does not say which others are needed.
     :raises RefusedError: the provider is not known.
     """
     files = state_files(directory, tree.files(directory))
@@ -33,6 +35,8 @@ def store_closure(
         needed = _rocksdb(tree, files, version)
     else:
         needed = _rocksdb_with_lineage(tree, files, version, codec)
+    for main in needed:
+        refuse_empty(main)
     return tuple(file for main in needed for file in _with_checksum_file(tree, main))
 
 

@@ -23,7 +23,7 @@ def source_logs(seen: Examination) -> Iterator[Finding]:
         return
     try:
         needed = {file.path for file in source_closure(seen.tree, entry)}
-    except MissingFileError as e:
+    except (MissingFileError, UnreadableLogError) as e:
         yield Finding(kinds.SOURCE_LOG_INCOMPLETE, e.path, e.message, entry.batch_id)
     else:
         torn = {path: why for path, why in torn_entries(seen).items() if path in needed} if seen.contents else {}

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import Closure
 from airflow_ckpt_provider.checkpoint.commits import parse_commit
@@ -19,6 +21,7 @@ from tests.support.checkpoints import (
     batch_metadata,
     changelog,
     commit_log,
+    file_source_log,
     hdfs_aggregation,
     logs,
     metadata,
@@ -354,6 +357,20 @@ def test_async_progress_reads_the_entry_before_on_disk(place: Location) -> None:
     files |= {f"sources/0/{i}": b"v1" for i in range(7)} | {"offsets/3": b""}
     with pytest.raises(UnreadableLogError, match="offsets/3"):
         closure_of(place, files, 6)
+
+
+@pytest.mark.parametrize("path", ["state/0/1/3.delta", "sources/0/2"])
+def test_an_empty_file_is_not_whole(path: str, place: Location) -> None:
+    """Backups of it were taken, and called whole: a listing shows that nothing is in it."""
+    files = {**hdfs_aggregation(4), "offsets/4": offsets_log('{"logOffset":3}', metadata=batch_metadata(4))}
+    files |= {f"sources/0/{i}": file_source_log(i) for i in range(4)}
+    assert path in paths(closure_of(place / "whole", files, 4))
+    with pytest.raises(UnreadableLogError, match=rf"^{path}: the file is empty \(0 bytes\)") as error:
+        closure_of(place / "torn", files | {path: b""}, 4)
+    assert error.value.path == path
+    with pytest.raises(UnreadableLogError, match="is empty"):
+        create_backup(Checkpoint.at(place / "torn"), Repository.open_or_create(place / "backups"), name="orders")
+    assert path in {finding.path for finding in Checkpoint.at(place / "torn").diagnose(contents=False)}
 
 
 def test_an_unknown_provider_is_refused(place: Location) -> None:
