@@ -76,6 +76,10 @@ class RefusedError(CkptError):
     """A guardrail said no. Nothing was changed; trying again without a change of input will be refused again."""
 
 
+class NotJudgedError(RefusedError):
+    """The compression of a file cannot be undone here; the file may be whole all the same."""
+
+
 class NoSourceOfKindError(RefusedError):
     """A query is known to read nothing of the kind that was asked about."""
 

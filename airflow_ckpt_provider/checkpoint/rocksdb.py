@@ -12,7 +12,7 @@ from typing import Any
 from airflow_ckpt_provider.checkpoint.state_codec import decompressed_parts
 from airflow_ckpt_provider.checkpoint.state_files import StateVersion
 from airflow_ckpt_provider.checkpoint.state_schema import read_utf
-from airflow_ckpt_provider.errors import UnreadableLogError
+from airflow_ckpt_provider.errors import NotJudgedError, UnreadableLogError
 from airflow_ckpt_provider.json_text import load_json
 
 #: All that a damaged zip makes the standard library raise.
@@ -117,6 +117,7 @@ def lineage(changelog: bytes, *, codec: str, path: str) -> tuple[StateVersion, .
 
     :param codec: the pinned ``stateStore.compression.codec``.
     :raises UnreadableLogError: the header cannot be read.
+    :raises NotJudgedError: the compression cannot be undone here.
     """
     try:
         header = b""
@@ -129,5 +130,8 @@ def lineage(changelog: bytes, *, codec: str, path: str) -> tuple[StateVersion, .
             raise ValueError(f"changelog version {version!r} has no lineage")
         entries = load_json(read_utf(rest)[0])
         return tuple(sorted(StateVersion(int(e["version"]), e["checkpointUniqueId"]) for e in entries))
+    except NotJudgedError as e:
+        e.add_subject(path)
+        raise
     except (ValueError, KeyError, TypeError, OverflowError, struct.error) as e:
         raise UnreadableLogError(f"{path}: not a readable RocksDB changelog ({e})", path=path, hint=_DAMAGED) from e

@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
+from airflow_ckpt_provider.errors import NotJudgedError
+
 #: Of lz4-java's ``LZ4BlockOutputStream``; only 28 bits of the hash are kept.
 _LZ4_SEED, _LZ4_MASK = 0x9747B28C, 0x0FFFFFFF
 _P1, _P2, _P3, _P4, _P5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
@@ -19,6 +21,7 @@ _LZ4_BLOCK, _LZ4_RATIO, _SNAPPY_RATIO = 1 << 25, 255, 32
 _ZSTD_BYTES, _ZSTD_RATIO = 64 * 1024**2, 100
 #: The largest block of zstd.
 _ZSTD_BLOCK = 128 * 1024
+_WHOLE = "this is no damage: Spark may read the file, and this package leaves it as it is"
 
 
 def decompressed(data: bytes, codec: str, *, verify: bool = False) -> bytes:
@@ -31,7 +34,8 @@ def decompressed_parts(data: bytes, codec: str, *, verify: bool = False) -> Iter
 
     :param codec: name or class of the codec.
     :param verify: compare the checksums of blocks too, where the codec has them; some 15 MB in a second.
-    :raises ValueError: the data is damaged, or the codec is not known.
+    :raises ValueError: the data is damaged.
+    :raises NotJudgedError: the codec is not known, or zstd becomes so much that it is not undone here.
     """
     # Imported here: a native module, needed only where contents are read.
     import cramjam
@@ -46,7 +50,9 @@ def decompressed_parts(data: bytes, codec: str, *, verify: bool = False) -> Iter
         elif name == "snappy":
             yield from _snappy_blocks(data)
         else:
-            raise ValueError(f"compression codec {codec!r} is not known here (lz4, zstd and snappy are)")
+            raise NotJudgedError(
+                f"compression codec {codec!r} is not known here (lz4, zstd and snappy are)", hint=_WHOLE
+            )
     except cramjam.DecompressionError as e:
         raise ValueError(f"broken {name} data: {e}") from e
 
@@ -119,7 +125,7 @@ def _snappy_size(block: bytes) -> int:
 def _check_zstd(data: bytes) -> None:
     """See what zstd frames become at the most, by the headers of their blocks (RFC 8878).
 
-    :raises ValueError: that is more than a state file can be. What is damaged otherwise shows when it is undone.
+    :raises NotJudgedError: that is more than is held in memory here. What is damaged otherwise shows when it is undone.
     """
     most, allowed = 0, max(_ZSTD_BYTES, _ZSTD_RATIO * len(data))
     position = 0
@@ -142,7 +148,7 @@ def _check_zstd(data: bytes) -> None:
             last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
             most += _ZSTD_BLOCK if kind == 2 else size
             if most > allowed:
-                raise ValueError(f"it becomes more than {allowed} bytes, out of {len(data)}")
+                raise NotJudgedError(f"it becomes more than {allowed} bytes, out of {len(data)}", hint=_WHOLE)
             position += 3 + (1 if kind == 1 else size)
         position += 4 * (descriptor >> 2 & 1)
 

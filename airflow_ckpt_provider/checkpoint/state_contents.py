@@ -18,7 +18,7 @@ from functools import cache
 from airflow_ckpt_provider.checkpoint.rocksdb import check_members, shared_files
 from airflow_ckpt_provider.checkpoint.state_codec import codec_name, decompressed_parts
 from airflow_ckpt_provider.checkpoint.state_schema import read_utf
-from airflow_ckpt_provider.errors import UnreadableLogError
+from airflow_ckpt_provider.errors import NotJudgedError, UnreadableLogError
 from airflow_ckpt_provider.json_text import load_json
 
 _POLYNOMIAL = 0x82F63B78
@@ -29,6 +29,7 @@ def content_damage(data: bytes, *, path: str, codec: str) -> str | None:
 
     :param path: its path; the ending shows the kind.
     :param codec: compression of the checkpoint's state files.
+    :raises NotJudgedError: the compression cannot be undone here.
     """
     kind = path.rpartition(".")[2]
     try:
@@ -42,6 +43,9 @@ def content_damage(data: bytes, *, path: str, codec: str) -> str | None:
             if not data:
                 return "it is empty (0 bytes)"
             _check_records(decompressed_parts(data, codec, verify=True))
+    except NotJudgedError as e:
+        e.add_subject(path)
+        raise
     except UnreadableLogError as e:
         return e.message.removeprefix(f"{path}: ")
     except (ValueError, struct.error, zlib.error, zipfile.BadZipFile, RuntimeError, OSError, EOFError) as e:

@@ -25,7 +25,7 @@ from airflow_ckpt_provider.checkpoint.sources import SOURCES, log_ends
 from airflow_ckpt_provider.checkpoint.state_files import StateVersion
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.checkpoint.whole_state import damage_of, incomplete_zips
-from airflow_ckpt_provider.errors import MissingFileError, RefusedError, UnreadableLogError
+from airflow_ckpt_provider.errors import MissingFileError, NotJudgedError, RefusedError, UnreadableLogError
 from airflow_ckpt_provider.recovery.repair.sources import Elsewhere
 from airflow_ckpt_provider.recovery.rewind.beyond import files_beyond
 from airflow_ckpt_provider.storage.store import StoredFile
@@ -81,6 +81,7 @@ def find_cut(
     :param broken: paths of files that do not count, besides log entries that cannot be read.
     :param elsewhere: files that can be put back; of several with one path the first that is whole.
     :param contents: whether state files are read to see that they are whole; what comes from elsewhere is read in any case.
+    :raises NotJudgedError: the compression of state cannot be undone here.
     """
     failures: dict[int, str] = {}
     broken = {*seen.unreadable, *seen.newer, *broken}
@@ -90,6 +91,8 @@ def find_cut(
         for more in ([], elsewhere) if elsewhere else ([],):
             try:
                 cut = _cut(seen, base, Offers.of(more, rejected), batch_id, exact=exact, contents=contents)
+            except NotJudgedError:
+                raise  # an older batch would take state away that may be whole
             except _NOT_WHOLE as e:
                 failures.setdefault(batch_id, e.message)
             else:
