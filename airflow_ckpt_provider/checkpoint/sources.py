@@ -75,10 +75,16 @@ def _log_ids(tree: Tree, source: str) -> list[int]:
 
 
 def _file_log(tree: Tree, directory: str, last: int) -> list[StoredFile]:
-    """The newest compacted file up to ``last`` (it holds all entries before) and the entries after it."""
+    """The newest compacted file up to ``last`` (it holds all entries before) and the entries after it.
+
+    Also the compacted file before it, where it is still there: from two of them Spark takes the interval at which it compacts
+    (``CompactibleFileStreamLog.compactInterval``). From one it derives an interval, which may be another one, and then misses
+    compacted files that never were.
+    """
     files = tree.files(directory)
-    compacted = (batch_id_of(name.removesuffix(".compact")) for name in files if name.endswith(".compact"))
-    base = max((n for n in compacted if n is not None and n <= last), default=-1)
+    ids = (batch_id_of(name.removesuffix(".compact")) for name in files if name.endswith(".compact"))
+    compacted = sorted(n for n in ids if n is not None and n <= last)
+    base = compacted[-1] if compacted else -1
     entries = sorted(n for n in map(batch_id_of, files) if n is not None and base < n <= last)
     if missing := gaps(entries, base + 1, last):
         gap = missing[0]
@@ -87,7 +93,7 @@ def _file_log(tree: Tree, directory: str, last: int) -> list[StoredFile]:
             path=f"{directory}/{gap[0]}",
             hint="Spark would fail with `batch … doesn't exist`; restore the file from a backup",
         )
-    needed = [*([files[f"{base}.compact"]] if base >= 0 else []), *(files[str(n)] for n in entries)]
+    needed = [*(files[f"{n}.compact"] for n in compacted[-2:]), *(files[str(n)] for n in entries)]
     for file in needed:
         refuse_empty(file)
     return needed
