@@ -21,7 +21,7 @@ from airflow_ckpt_provider.checkpoint.operators import (
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.sources import SOURCES, source_closure
 from airflow_ckpt_provider.checkpoint.state_closure import contents_needed, store_closure
-from airflow_ckpt_provider.checkpoint.state_files import StateVersion
+from airflow_ckpt_provider.checkpoint.state_files import StateVersion, state_files
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import MissingFileError, RefusedError
 from airflow_ckpt_provider.storage.file_set import FileSet
@@ -111,7 +111,19 @@ def resolve_closure(tree: Tree, batch_id: int, *, replays_next: bool = False) ->
     for operator in _operators(tree, commit):
         described = operator_metadata(tree, operator, batch_id=batch_id)
         state += _operator_files(tree, operator, described, batch_id)
-        closures += _store_closures(tree, operator, entry, commit)
+        try:
+            closures += _store_closures(tree, operator, entry, commit)
+        except MissingFileError as e:
+            if (
+                operator
+                and operator not in commit.state_ids
+                and (newest := _ended_before(tree, operator, batch_id + 1))
+            ):
+                e.add_hint(
+                    f"if the code has had no operator {operator} since version {newest} (Spark up to 3.5 leaves the state of one "
+                    f"that was removed where it is), move {STATE}/{operator} out of the checkpoint while the query is stopped"
+                )
+            raise
     files = tree.part((*logs, *source_closure(tree, last), *state, *_other_files(tree)))
     for closure in closures:
         files.take_over(closure.by_path)
@@ -187,6 +199,13 @@ def _operators(tree: Tree, commit: CommitEntry) -> list[int]:
             hint="restore a backup",
         )
     return there
+
+
+def _ended_before(tree: Tree, operator: int, version: int) -> int | None:
+    """The newest state version of an operator, where none of its partitions has the one that is needed, or a later one."""
+    directories = [f"{STATE}/{operator}/{name}" for name in tree.numbered_directories(f"{STATE}/{operator}")]
+    newest = max((state_files(d, tree.files(d)).newest for d in directories), default=0)
+    return newest if 0 < newest < version else None
 
 
 def _operator_files(tree: Tree, operator: int, metadata: OperatorMetadata | None, batch_id: int) -> list[StoredFile]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from airflow_ckpt_provider.checkpoint.file_source_log import parse_file_log
 from airflow_ckpt_provider.checkpoint.gaps import gaps
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of, refuse_empty
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
 from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import MissingFileError
+from airflow_ckpt_provider.errors import MissingFileError, UnreadableLogError
 from airflow_ckpt_provider.storage.store import StoredFile
 
 SOURCES = "sources"
@@ -45,13 +46,27 @@ def log_ends(tree: Tree, entry: OffsetEntry) -> dict[str, int]:
     """
     ends = {s.source: s.offset.log_offset for s in entry.sources if isinstance(s.offset, FileOffset)}
     unnamed = [name for name in tree.directories(SOURCES) if batch_id_of(name) is None and name not in ends]
-    if ends and len(ends) == len(entry.sources):
+    if ends and unnamed:
         # Spark 4.2 with source evolution names the directories but writes positional offsets, so which is which is not
-        # recorded. All are file sources here: the largest offset bounds each of them.
+        # recorded. Of other sources the content says that they are none of these; the largest offset bounds each of the rest.
         bound = max(ends.values())
-        if unnamed:
-            return {name: max((i for i in _log_ids(tree, name) if i <= bound), default=-1) for name in unnamed}
+        mixed = len(ends) < len(entry.sources)
+        if logs := [name for name in unnamed if not mixed or _is_file_log(tree, f"{SOURCES}/{name}")]:
+            return {name: max((i for i in _log_ids(tree, name) if i <= bound), default=-1) for name in logs}
     return ends
+
+
+def _is_file_log(tree: Tree, directory: str) -> bool:
+    """Whether a directory has a file source's log: an entry of it names a file. Other sources write something else."""
+    for file in reversed(list(tree.files(directory).values())):
+        name = file.path.rpartition("/")[2]
+        log_id = batch_id_of(name.removesuffix(".compact"))
+        try:
+            if log_id is not None and parse_file_log(tree.read(file), path=file.path, log_id=log_id):
+                return True
+        except (UnreadableLogError, FileNotFoundError):
+            continue
+    return False
 
 
 def log_directory(source: str, sources: int, directories: Collection[str]) -> str | None:

@@ -9,7 +9,7 @@ from airflow_ckpt_provider.checkpoint.sources import source_closure
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import MissingFileError
 from airflow_ckpt_provider.storage.location import Location
-from tests.support.checkpoints import batch_metadata, offsets_log, plant
+from tests.support.checkpoints import batch_metadata, file_source_log, offsets_log, plant
 
 
 def entry(*offsets: str, version: int = 1) -> OffsetEntry:
@@ -88,6 +88,16 @@ def test_named_directories_with_positional_offsets(place: Location) -> None:
     names = ["orders/0", "orders/1", "orders/2", "orders/3", "returns/0"]
     logged = entry('{"logOffset":2}', '{"logOffset":0}')
     assert needed(place, names, logged) == ["orders/0", "orders/1", "orders/2", "returns/0"]
+
+
+def test_a_named_file_source_beside_a_named_kafka_source(place: Location) -> None:
+    """There was no backup of such a query: its ``sources/0/0`` was missing."""
+    files = {f"sources/files/{i}": file_source_log(i) for i in range(5)}
+    files |= {"sources/events/0": b'\0v1\n{"orders":{"0":0}}', "sources/ticks/0": b"v1\n1704067200000"}
+    tree = Tree.of(plant(place, files))
+    logged = entry('{"logOffset":2}', '{"orders":{"0":7}}', "5")
+    found = sorted(file.path.removeprefix("sources/") for file in source_closure(tree, logged))
+    assert found == ["events/0", "files/0", "files/1", "files/2", "ticks/0"]
 
 
 def test_a_source_without_a_log(place: Location) -> None:
