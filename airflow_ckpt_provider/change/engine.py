@@ -143,6 +143,7 @@ class Change:
         began = time.monotonic()
         plan = self.plan
         if plan.already_done:
+            plan.check_accepted(accept)
             return Outcome(plan.plan_id, plan.checkpoint, already_done=True)
         begun = self.repository.kept_plan(plan.plan_id) or {} if plan.continued else {}
         plan.check_fingerprint(fingerprint, begun.get("fingerprint"))

@@ -296,9 +296,7 @@ class ChangeOperator(PlannedOperator, StoppedQueryOperator):
         result = self._noted({**super()._shown(plan), "approval": change.approval(repository)})
         if result["mode"] == APPLY:
             change.check_approval(mapping(self.approval, "approval"), repository)
-        elif flag(self.must_be_accepted, "must_be_accepted", empty=True) and not (
-            change.already_done or change.continued
-        ):
+        elif flag(self.must_be_accepted, "must_be_accepted", empty=True) and not change.continued:
             change.check_accepted(self._accepted())
         return result
 

@@ -55,7 +55,7 @@ class FlowRestore:
     @property
     def verdict(self) -> Verdict:
         """What the sink does."""
-        return Verdict.SAFE if self.already_done else self.cutover.verdict
+        return self.cutover.verdict
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain JSON."""

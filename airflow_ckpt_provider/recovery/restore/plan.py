@@ -113,9 +113,7 @@ class RestorePlan(Plan):
     @property
     def risks(self) -> tuple[Risk, ...]:
         """What has to be accepted: that another query's checkpoint is replaced, and what a named sink does, or may do."""
-        if self.already_done:
-            return ()
-        return (*self._risk_of_query, *self._risks_of_sinks)
+        return (*(() if self.already_done else self._risk_of_query), *self._risks_of_sinks)
 
     @property
     def _holder(self) -> str:
@@ -336,9 +334,9 @@ class RestorePlan(Plan):
 
     @property
     def verdict(self) -> Verdict:
-        """What the sink says; ``UNKNOWN`` where it was not read."""
+        """What the sink says; ``UNKNOWN`` where it was not read, unless nothing is done."""
         if self.already_done:
-            return Verdict.SAFE
+            return self.sink.verdict if self.sink else Verdict.SAFE
         of_sink = self.sink.verdict if self.sink else Verdict.UNKNOWN
         return Verdict.UNKNOWN if self.other_query and of_sink is Verdict.SAFE else of_sink
 
@@ -346,7 +344,8 @@ class RestorePlan(Plan):
     def reasons(self) -> tuple[str, ...]:
         """Why, in words."""
         if self.already_done:
-            return ("the target already holds exactly this batch of this backup: nothing to do",)
+            nothing = "the target already holds exactly this batch of this backup: nothing to do"
+            return (nothing, *(self.sink.reasons if self.sink else ()))
         n = self.batch_id
         goes_on = f"The query continues with batch {n + 1} from the sources' offsets of batch {n}."
         sources = f"{goes_on} Sources must still have that data."

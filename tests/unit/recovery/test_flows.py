@@ -244,7 +244,7 @@ class TestRestore:
         assert self.restore(storage, repository, ["sink_duplicates"]) == 1
         assert contents(storage / f"{PATH}/0") == before
         assert Checkpoint.at(storage / f"{PATH}/1").progress().latest_committed == NEWEST
-        assert self.restore(storage, repository) == 1  # there already
+        assert self.restore(storage, repository, ["sink_duplicates"]) == 1  # there already
 
     def test_of_another_flow(self, storage: Location, repository: Repository, place: Location) -> None:
         plant(place / "elsewhere", stateless())

@@ -6,14 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.restore.sink import sink_says
+from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
+from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
+from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import back_up, repository, stream
+from tests.support.checkpoints import plant
 from tests.support.delta_batches import delta_table
 from tests.support.stopped import ACCEPTED, STOPPED
 
@@ -37,6 +42,23 @@ def test_a_table(place: Location, tmp_path: Path, newest: int, verdict: Verdict)
     assert "--accept sink_skips" in (e.value.hint or "")
     assert target.walk() == {}
     assert apply_restore(plan, rest=STOPPED, accept=ACCEPTED).batch_id == 4
+    again = plan_restore(repository(place), manifest, target, sink=sink_says(sink, manifest, target))
+    assert (again.already_done, again.verdict) == (True, verdict)
+    with pytest.raises(RefusedError, match="needs somebody to accept: sink_skips"):
+        apply_restore(again, rest=STOPPED)  # the query is started after it all the same
+    assert apply_restore(again, rest=STOPPED, accept=ACCEPTED).already_done
+
+
+def test_the_checkpoint_is_where_a_rewind_goes_already(place: Location, tmp_path: Path) -> None:
+    """Somebody has put it back by hand: nothing of it changes, and the sink skips batches all the same."""
+    sink = Sink(place=delta_table(tmp_path / "table", range(9)))
+    orders = plant(place / "orders", stream(6))
+    plan = plan_rewind(Checkpoint.at(orders), Specifier("to_batch", "6"), sink=sink, sink_exit=None, guards=())
+    assert (plan.already_done, plan.sink_verdict) == (True, Verdict.WILL_SKIP)
+    with pytest.raises(RefusedError, match="needs somebody to accept: sink_skips"):
+        apply_rewind(plan, Checkpoint.at(orders), repository(place), sink=sink, rest=STOPPED)
+    accepted = apply_rewind(plan, Checkpoint.at(orders), repository(place), sink=sink, rest=STOPPED, accept=ACCEPTED)
+    assert accepted.already_done
 
 
 def test_no_sink_named(place: Location) -> None:
