@@ -81,6 +81,7 @@ def test_a_command_ends_with_its_task(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as threads:
         running = threads.submit(task.execute, {})  # type: ignore[arg-type]
         wait_until(started.exists)
+        wait_until(lambda: getattr(task._under_way, "sub_process", None) is not None)  # Airflow calls it in one thread
         task.on_kill()
         with pytest.raises(StreamActionFailedError, match="the command ended with 7"):
             running.result()
