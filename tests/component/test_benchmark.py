@@ -22,6 +22,7 @@ _TREE = SampleTree(partitions=2, snapshots=(10, 20))
 
 
 @pytest.mark.slow
+@pytest.mark.format_1("it counts the requests of both formats, each in repositories of its own")
 def test_requests_and_bytes_are_counted(s3_server: S3Server, tmp_path: Path) -> None:
     facts, rows = count(s3_server, tmp_path, _TREE, ["in process", "s3fs"])
     found = {(row["tool"], row["step"]): row for row in rows}

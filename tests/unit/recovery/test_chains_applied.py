@@ -163,9 +163,11 @@ class TestStoppedAnywhere:
                 take_back(chained.streams())
                 taken = chained.content()
                 assert {name: taken[name] for name in IDS} == {name: before[name] for name in IDS}
-                forward = "bronze" in changed
-                assert position(chained.checkpoint("silver"), 6) == ((9 if forward else 7), -1)
-                assert position(chained.checkpoint("gold"), 6) == ((9 if "silver" in changed else 7), -1)
+                for reader, read in (("silver", "bronze"), ("gold", "silver")):
+                    # Behind the roll-back and its undo; an undo before the roll-back makes one commit, which is empty.
+                    newest = DeltaTable(str(chained.table(read))).version()
+                    assert newest == 8 if read in changed else newest in (6, 7)
+                    assert position(chained.checkpoint(reader), 6) == (newest + 1, -1)
             else:
                 carry_out(chained.streams())
                 assert [chained.content()[name] for name in IDS] == [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4]] * 3
