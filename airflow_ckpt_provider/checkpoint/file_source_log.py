@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 from airflow_ckpt_provider.checkpoint.gaps import gaps
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of, parse_object, split_log
-from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import UnreadableLogError
 
 _KNOWN = frozenset({1})
@@ -65,7 +63,7 @@ def parse_file_log(data: bytes, *, path: str, log_id: int) -> list[LoggedFile]:
             of = int(entry["batchId"])
             kept = of if path.endswith(".compact") or of == SEEDED else log_id
             found.append(LoggedFile(str(entry["path"]), int(entry["timestamp"]), kept))
-        except (KeyError, TypeError, ValueError) as e:
+        except (KeyError, TypeError, ValueError, OverflowError) as e:
             raise UnreadableLogError(
                 f"{path}: expected a file with path, timestamp and batchId, found {line[:80]!r}",
                 path=path,
@@ -136,23 +134,3 @@ def read_file_log(
         beyond=tuple(f for f in everything if last < f.log_id < SEEDED),
         unread=tuple(unread),
     )
-
-
-def files_read(tree: Tree, source: str, last: int) -> tuple[list[str], tuple[str, str] | None]:
-    """The files that a file source has read up to an entry of its log.
-
-    :param tree: the checkpoint's files.
-    :param source: number or name of the source, as its directory in ``sources/``.
-    :param last: ``logOffset`` of the offset.
-    :return: their paths as Spark has them, and what of the log cannot be read, with the reason: then some may be missing.
-    """
-    directory = f"sources/{source}"
-
-    def read(name: str) -> bytes:
-        file = tree.get(f"{directory}/{name}")
-        if file is None:
-            raise FileNotFoundError(name)
-        return tree.read(file)
-
-    log = read_file_log(tree.files(directory), read, last, directory=directory)
-    return [unquote(file.path) for file in log.read], log.unread[0] if log.unread else None

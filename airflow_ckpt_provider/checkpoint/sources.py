@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from urllib.parse import unquote
 
-from airflow_ckpt_provider.checkpoint.file_source_log import parse_file_log
+from airflow_ckpt_provider.checkpoint.file_source_log import parse_file_log, read_file_log
 from airflow_ckpt_provider.checkpoint.gaps import gaps
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of, refuse_empty
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
@@ -46,7 +47,7 @@ def log_ends(tree: Tree, entry: OffsetEntry) -> dict[str, int]:
     """
     ends = {s.source: s.offset.log_offset for s in entry.sources if isinstance(s.offset, FileOffset)}
     unnamed = [name for name in tree.directories(SOURCES) if batch_id_of(name) is None and name not in ends]
-    if ends and unnamed:
+    if ends and unnamed and ends.keys().isdisjoint(tree.directories(SOURCES)):
         # Spark 4.2 with source evolution names the directories but writes positional offsets, so which is which is not
         # recorded. Of other sources the content says that they are none of these; the largest offset bounds each of the rest.
         bound = max(ends.values())
@@ -108,7 +109,45 @@ def _file_log(tree: Tree, directory: str, last: int) -> list[StoredFile]:
             path=f"{directory}/{gap[0]}",
             hint="Spark would fail with `batch … doesn't exist`; restore the file from a backup",
         )
-    needed = [*(files[f"{n}.compact"] for n in compacted[-2:]), *(files[str(n)] for n in entries)]
-    for file in needed:
+    read = [*(files[f"{n}.compact"] for n in compacted[-1:]), *(files[str(n)] for n in entries)]
+    for file in read:
         refuse_empty(file)
-    return needed
+    return [*(files[f"{n}.compact"] for n in compacted[-2:-1]), *read]
+
+
+def is_read(path: str, closure: Collection[str]) -> bool:
+    """Whether Spark reads a file of a file source's log; of the older one of two compacted files it takes the number alone.
+
+    :param path: the file.
+    :param closure: paths of the closure that it is in.
+    """
+    directory, _, name = path.rpartition("/")
+    if not name.endswith(".compact"):
+        return True
+    beside = (other.removeprefix(f"{directory}/") for other in closure if other.startswith(f"{directory}/"))
+    ids = (batch_id_of(other.removesuffix(".compact")) for other in beside if other.endswith(".compact"))
+    return batch_id_of(name.removesuffix(".compact")) == max((n for n in ids if n is not None), default=None)
+
+
+def files_read(tree: Tree, source: str, last: int, *, sources: int) -> tuple[list[str], tuple[str, str] | None]:
+    """The files that a file source has read up to an entry of its log.
+
+    :param tree: the checkpoint's files.
+    :param source: position in the plan, or name, as in the offset log.
+    :param last: ``logOffset`` of the offset.
+    :param sources: how many sources the query has.
+    :return: their paths as Spark has them, and what of the log cannot be read, with the reason: then some may be missing.
+    """
+    name = log_directory(source, sources, tree.directories(SOURCES))
+    if name is None:
+        return [], (SOURCES, f"which directory is that of source {source} was not recorded")
+    directory = f"{SOURCES}/{name}"
+
+    def read(name: str) -> bytes:
+        file = tree.get(f"{directory}/{name}")
+        if file is None:
+            raise FileNotFoundError(name)
+        return tree.read(file)
+
+    log = read_file_log(tree.files(directory), read, last, directory=directory)
+    return [unquote(file.path) for file in log.read], log.unread[0] if log.unread else None

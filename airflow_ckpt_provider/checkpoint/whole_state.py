@@ -10,7 +10,7 @@ from airflow_ckpt_provider.checkpoint.state_closure import store_closure
 from airflow_ckpt_provider.checkpoint.state_contents import content_damage, crc32c, is_self_checking, parse_checksum
 from airflow_ckpt_provider.checkpoint.state_files import StateVersion, state_files
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import MissingFileError, UnreadableLogError
+from airflow_ckpt_provider.errors import MissingFileError, NotJudgedError, UnreadableLogError
 from airflow_ckpt_provider.storage.store import StoredFile
 
 #: Requests under way at once.
@@ -24,6 +24,7 @@ class WholeState:
     :param files: the files; ``None`` where it cannot be put together.
     :param missing: path of the file that it fails for, and why.
     :param damaged: path -> what is wrong, of files that Spark would read and that do not count.
+    :param not_judged: why some of it is not judged: it may be whole or damaged; ``None``: all of it is judged.
     :param stale_checksums: path of a checksum file -> what is wrong, where its state file is whole by its own checksums.
     """
 
@@ -31,6 +32,7 @@ class WholeState:
     missing: tuple[str, str] | None = None
     damaged: dict[str, str] = field(default_factory=dict)
     stale_checksums: dict[str, str] = field(default_factory=dict)
+    not_judged: str | None = None
 
 
 def whole_state(
@@ -51,6 +53,8 @@ def whole_state(
     while True:
         try:
             files = store_closure(tree, directory, version, provider=provider, codec=codec)
+        except NotJudgedError as e:
+            return WholeState(None, None, damaged, not_judged=e.message)
         except UnreadableLogError as e:
             worse = {e.path: e.message.removeprefix(f"{e.path}: ")}
         except MissingFileError as e:
@@ -58,7 +62,10 @@ def whole_state(
             if not worse:
                 return WholeState(None, (e.path, e.message), damaged)
         else:
-            worse, stale = damage_of(tree, files, codec) if contents else ({}, {})
+            try:
+                worse, stale = damage_of(tree, files, codec) if contents else ({}, {})
+            except NotJudgedError as e:
+                return WholeState(files, None, damaged, not_judged=e.message)
             if not worse:
                 return WholeState(files, None, damaged, stale)
         damaged |= worse
@@ -85,16 +92,25 @@ def incomplete_zips(tree: Tree, directory: str, version: StateVersion) -> dict[s
 
 
 def damage_of(tree: Tree, files: tuple[StoredFile, ...], codec: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Files that are damaged, and checksum files that do not match a file that is whole."""
+    """Files that are damaged, and checksum files that do not match a file that is whole.
+
+    :raises NotJudgedError: the compression of one cannot be undone here, and none of the others is damaged.
+    """
     checksums = {file.path for file in files if file.path.endswith(".crc")}
     read = [f for f in files if f.path not in checksums and "/SSTs/" not in f.path and "/logs/" not in f.path]
+
+    not_judged: list[NotJudgedError] = []
 
     def judged(file: StoredFile) -> tuple[str | None, str | None]:
         beside = tree.get(f"{file.path}.crc")
         key = (file.path, file.identity, file.size, beside and beside.identity)
         if file.identity is None or key not in tree.judged:
             data = tree.read_once(file)
-            damage = content_damage(data, path=file.path, codec=codec)
+            try:
+                damage = content_damage(data, path=file.path, codec=codec)
+            except NotJudgedError as e:
+                not_judged.append(e)
+                return None, None
             checksum = f"{file.path}.crc"
             mismatch = _mismatch(tree, checksum, data) if checksum in checksums and not damage else None
             if mismatch and not is_self_checking(file.path, codec=codec):
@@ -106,6 +122,8 @@ def damage_of(tree: Tree, files: tuple[StoredFile, ...], codec: str) -> tuple[di
     with ThreadPoolExecutor(_READERS) as pool:
         found = list(zip(read, pool.map(judged, read), strict=True))
     damaged = {file.path: damage for file, (damage, _) in found if damage}
+    if not_judged and not damaged:
+        raise min(not_judged, key=str)
     return damaged, {f"{file.path}.crc": mismatch for file, (_, mismatch) in found if mismatch}
 
 

@@ -117,10 +117,23 @@ def newest_batch(
     if backup is not None:
         later += _after_backup(backup, plans, logged)
         later += _of_another_run(backup, tree) if tree else ()
+    later += _over_nothing(plans, logged)
     was_restored = any(kept.plan.get("kind") == "restore" for kept in plans)
     backed_up = _of_backups(repository, backups, numbers, reached, later, was_restored=was_restored)
     later += numbers.unread
     return NewestBatch(reached, backed_up, tuple(dict.fromkeys(later)))
+
+
+def _over_nothing(plans: Iterable[KeptPlan], logged: int | None) -> Iterator[str]:
+    """Why a query may have written more than is known: its checkpoint was lost, and put back from a backup.
+
+    :param logged: the newest batch in the logs of the checkpoint; if it is beyond the restore, that is how far the query came.
+    """
+    for kept in plans:
+        plan, to = kept.plan, kept.plan.get("batch_id")
+        over_nothing = plan.get("kind") == "restore" and kept.stands and not plan.get("before")
+        if over_nothing and type(to) is int and logged is not None and logged <= to:
+            yield f"before restore {plan['plan_id']} there was no checkpoint that showed how far the query came"
 
 
 def _after_backup(backup: Manifest, plans: Iterable[KeptPlan], logged: int | None) -> Iterator[str]:

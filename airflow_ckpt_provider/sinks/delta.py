@@ -226,8 +226,12 @@ class _Start:
 
     def _replaced(self) -> list[str]:
         """Batches whose rows others took out of the table, all at once; the stream's own commit may write them all again."""
-        at = next((i for i in reversed(range(len(self.before))) if self.before[i].replaces), None)
-        if at is None or self.ids.is_own(self.before[at]) or not (gone := self.batches_of(self.before[:at])):
+        at = -1
+        for at in reversed(range(len(self.before))):
+            if self.before[at].replaces and (self.before[at].is_all or not self.ids.is_own(self.before[at])):
+                break
+        gone = self.batches_of(c for c in self.before[: max(at, 0)] if c.rows != 0)
+        if not gone or self.ids.is_own(self.before[at]):
             return []
         return [
             f"{self.before[at].describe()} left no row in the table that it had before: whether it holds the rows of "

@@ -68,6 +68,7 @@ class TableCommit:
     :param settings: what the table's metadata and protocol say after it, one entry a setting; see :func:`_settings`.
     :param updated: app id -> the ``lastUpdated`` of its ``txn``, in UTC, where it has one; ``None``: it has one, not known which.
     :param replaces: no row of before is left after it, such as after ``TRUNCATE`` and ``INSERT OVERWRITE``.
+    :param is_all: it writes the whole table by what it is, such as a batch of a query in output mode complete.
     """
 
     version: int
@@ -84,6 +85,7 @@ class TableCommit:
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     updated: Mapping[str, datetime | None] = field(default_factory=dict)
     replaces: bool = False
+    is_all: bool = False
 
     def describe(self) -> str:
         """The commit in a few words."""
@@ -278,7 +280,7 @@ def read_table_history(table: Location) -> TableHistory:
                 metadata, protocol = action.get("metaData") or metadata, action.get("protocol") or protocol
             settings = _settings(metadata or {}, protocol or {}) if changes else settings
             features = features_of(metadata or {}, protocol or {}) if changes else features
-            commits.append(_commit(version, actions, files, settings))
+            commits.append(_commit(version, actions, files, settings, is_whole=versions[start] == 0))
     return TableHistory(
         table.uri,
         tuple(commits),
@@ -390,7 +392,27 @@ def _actions(table: Location, version: int) -> list[dict[str, Any]]:
         ) from e
 
 
-def _commit(version: int, actions: list[dict[str, Any]], files: _Files, settings: Mapping[str, str]) -> TableCommit:
+def writes_all(operation: str, parameters: Mapping[str, Any]) -> bool:
+    """Whether an operation leaves no row of before in a table, by its name and its parameters.
+
+    :param operation: Delta's word for it.
+    :param parameters: its ``operationParameters``.
+    """
+    if "TRUNCATE" in operation or "REPLACE TABLE" in operation:
+        return True
+    mode = str(parameters.get("outputMode" if operation == "STREAMING UPDATE" else "mode") or "").lower()
+    predicate = str(parameters.get("predicate") or "").replace(" ", "")
+    if operation == "STREAMING UPDATE":
+        return mode == "complete"
+    if operation == "DELETE":
+        return predicate in ("", "[]", "[true]", '["true"]', "true")
+    is_dynamic = str(parameters.get("isDynamicPartitionOverwrite") or "").lower() == "true"
+    return operation == "WRITE" and mode == "overwrite" and predicate in ("", "[]") and not is_dynamic
+
+
+def _commit(
+    version: int, actions: list[dict[str, Any]], files: _Files, settings: Mapping[str, str], *, is_whole: bool
+) -> TableCommit:
     info: dict[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
     set_by = [a["txn"] for a in actions if "txn" in a]
     txns = {txn["appId"]: int(txn["version"]) for txn in set_by}
@@ -398,7 +420,9 @@ def _commit(version: int, actions: list[dict[str, Any]], files: _Files, settings
     operation = str(info.get("operation", "unknown"))
     same = files.add(version, actions)
     added = {a["add"]["path"] for a in actions if "add" in a}
-    is_by_row = operation in _BY_ROW and bool(added)
+    is_all = writes_all(operation, info.get("operationParameters") or {})
+    # In a log that was cleaned up, files that it does not name may be left.
+    leaves_none = files.count == len(added) and not (operation in _BY_ROW and added) if is_whole else is_all
     plan_id = info.get(PLAN_KEY) or plan_in(info.get("userMetadata"))
     restored = _restored(info.get("operationParameters") or {}, same) if operation == "RESTORE" else None
     if plan_id and not changes and restored is None:
@@ -416,7 +440,8 @@ def _commit(version: int, actions: list[dict[str, Any]], files: _Files, settings
         removed=frozenset(path for a in actions if "remove" in a for path in _paths(a["remove"])),
         settings=settings,
         updated={txn["appId"]: time_of(txn["lastUpdated"]) for txn in set_by if txn.get("lastUpdated") is not None},
-        replaces=any("remove" in a for a in actions) and files.count == len(added) and not is_by_row,
+        replaces=any("remove" in a for a in actions) and leaves_none,
+        is_all=is_all,
     )
 
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.sinks.delta_history import NO_VERSION, TableCommit, TableHistory, plan_in
+from airflow_ckpt_provider.sinks.delta_history import NO_VERSION, TableCommit, TableHistory, plan_in, writes_all
 from airflow_ckpt_provider.sinks.named_tables import Described
 from airflow_ckpt_provider.units import is_number
 
@@ -115,6 +115,8 @@ def _commit(row: Mapping[str, Any], settings: Mapping[str, str]) -> TableCommit:
         plan_id=plan_in(row.get("userMetadata")),
         settings={**settings, f"{operation} of version {version}": json.dumps(dict(parameters))} if sets else settings,
         updated=dict.fromkeys(txns, time),  # Delta's sink sets both when it commits
+        replaces=writes_all(operation, parameters),
+        is_all=writes_all(operation, parameters),
     )
 
 

@@ -111,12 +111,15 @@ def _commit(number: int, snapshot: Mapping[str, Any]) -> TableCommit:
         rows=int(added) if added is not None else (0 if operation == "append" else None),
         snapshot_id=int(snapshot["snapshot-id"]),
         replaces=_replaces(operation, summary),
+        is_all=str(summary.get("replace-partitions")).lower() != "true",
     )
 
 
 def _replaces(operation: str, summary: Mapping[str, Any]) -> bool:
-    """Whether no data file of before is left after a snapshot, by the counts in its summary."""
+    """Whether no data file of before is left after a snapshot, by the counts in its summary; without them it may be so."""
     if operation not in ("delete", "overwrite"):
         return False
-    added, total = int(summary.get("added-data-files", 0)), int(summary.get("total-data-files", -1))
-    return int(summary.get("deleted-data-files", 0)) > 0 and total == added
+    if "total-data-files" not in summary:
+        return True
+    deleted = int(summary.get("deleted-data-files", 0))
+    return deleted > 0 and int(summary["total-data-files"]) == int(summary.get("added-data-files", 0))

@@ -9,7 +9,7 @@ from airflow_ckpt_provider.checkpoint.doctor.examination import Examination
 from airflow_ckpt_provider.checkpoint.findings import Finding, Severity
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of, parse_object, split_log
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
-from airflow_ckpt_provider.checkpoint.sources import SOURCES, log_ends, source_closure
+from airflow_ckpt_provider.checkpoint.sources import SOURCES, is_read, log_ends, source_closure
 from airflow_ckpt_provider.errors import MissingFileError, UnreadableLogError
 
 #: A file source logs its files, then the batch its offset: killed in between, it leaves one entry more.
@@ -26,7 +26,8 @@ def source_logs(seen: Examination) -> Iterator[Finding]:
     except (MissingFileError, UnreadableLogError) as e:
         yield Finding(kinds.SOURCE_LOG_INCOMPLETE, e.path, e.message, entry.batch_id)
     else:
-        torn = {path: why for path, why in torn_entries(seen).items() if path in needed} if seen.contents else {}
+        torn = torn_entries(seen) if seen.contents else {}
+        torn = {path: why for path, why in torn.items() if path in needed and is_read(path, needed)}
         for path, why in sorted(torn.items())[:1]:
             more = f" (and {len(torn) - 1} more)" if len(torn) > 1 else ""
             yield Finding(kinds.SOURCE_LOG_INCOMPLETE, path, why + more, entry.batch_id)

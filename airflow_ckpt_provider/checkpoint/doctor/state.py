@@ -70,6 +70,7 @@ def _operator(
     seen: Examination, operator: int, entry: OffsetEntry, base: int, commit: CommitEntry | None
 ) -> Iterator[Finding]:
     missing, lost, bad, checksums = _Grouped(), _Grouped(), _Grouped(), _Grouped()
+    not_judged: list[str] = []
     tree = seen.tree
     try:
         for path, message in _schema_files(seen, operator, base):
@@ -99,19 +100,14 @@ def _operator(
                     contents=seen.contents,
                 )
                 _sort(found, version, directory, lost=lost, bad=bad, checksums=checksums)
+                not_judged += [found.not_judged] if found.not_judged else []
     except (UnreadableLogError, MissingFileError) as e:
         lost.add(e.path, e.message)
     except RefusedError as e:
-        yield Finding(
-            kinds.FORMAT_UNKNOWN,
-            f"{STATE}/{operator}",
-            e.message,
-            base,
-            effect="Works as ever; only this program cannot judge the files.",
-            remedy="Nothing to do. What is said here of the rest of the checkpoint holds.",
-            level=Severity.WARNING,
-        )
+        yield _not_judged(operator, e.message, base)
         return
+    if not_judged:
+        yield _not_judged(operator, not_judged[0], base)
     for kind, group in (
         (kinds.STATE_PARTITION_MISSING, missing),
         (kinds.STATE_INCOMPLETE, lost),
@@ -120,6 +116,18 @@ def _operator(
     ):
         if group.paths:
             yield group.finding(kind, base)
+
+
+def _not_judged(operator: int, message: str, base: int) -> Finding:
+    return Finding(
+        kinds.FORMAT_UNKNOWN,
+        f"{STATE}/{operator}",
+        message,
+        base,
+        effect="Works as ever; only this program cannot judge the files.",
+        remedy="Nothing to do. What is said here of the rest of the checkpoint holds.",
+        level=Severity.WARNING,
+    )
 
 
 def _not_needed(path: str, message: str, base: int) -> Finding:

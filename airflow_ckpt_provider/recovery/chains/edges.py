@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
-from airflow_ckpt_provider.checkpoint.file_source_log import files_read
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, IcebergOffset
+from airflow_ckpt_provider.checkpoint.sources import files_read
 from airflow_ckpt_provider.errors import RefusedError, command
 from airflow_ckpt_provider.recovery.chains.stream import ReadStream
 from airflow_ckpt_provider.recovery.rewind.asked_sink import AskedSink
@@ -93,7 +93,7 @@ def all_files_read(reader: ReadStream, source: str, log_offset: int) -> list[str
 
     :raises RefusedError: the log cannot be read as a whole, so it is not known what the source has read.
     """
-    found, unread = files_read(reader.tree, source, log_offset)
+    found, unread = files_read(reader.tree, source, log_offset, sources=len(reader.progress.sources))
     if unread:
         path, why = unread
         raise RefusedError(

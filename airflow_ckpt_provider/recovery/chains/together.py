@@ -244,6 +244,7 @@ class _Attempt(Generic[Joint]):
         if begun is None:
             shown = verb.plan(None)
             if shown.already_done:
+                shown.check_accepted(how.accept)
                 return self._show(shown)
             going = [self.by_name[name] for name, _ in shown.changes]
             if not how.stop_running:

@@ -21,7 +21,7 @@ from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, parse_offsets
 from airflow_ckpt_provider.checkpoint.operators import STATE
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
-from airflow_ckpt_provider.checkpoint.sources import SOURCES, log_ends
+from airflow_ckpt_provider.checkpoint.sources import SOURCES, is_read, log_ends
 from airflow_ckpt_provider.checkpoint.state_files import StateVersion
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.checkpoint.whole_state import damage_of, incomplete_zips
@@ -288,12 +288,13 @@ def _unreadable(tree: Tree, files: list[StoredFile], sources: Collection[str] = 
     :param sources: names of the file sources, whose logs are known here.
     """
     logs = {f"{SOURCES}/{source}" for source in sources}
+    paths = [file.path for file in files]
     found: dict[str, str | None] = {}
     for file in files:
         directory, _, name = file.path.rpartition("/")
         if directory in (OFFSETS, COMMITS):
             why = unreadable_entry(tree.read(file), file.path)
-        elif directory in logs and batch_id_of(name.removesuffix(".compact")) is not None:
+        elif directory in logs and batch_id_of(name.removesuffix(".compact")) is not None and is_read(file.path, paths):
             why = torn_entry(tree.read(file), path=file.path)
         else:
             continue

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.checkpoint.file_source_log import files_read
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, IcebergOffset
+from airflow_ckpt_provider.checkpoint.sources import files_read
 from airflow_ckpt_provider.errors import CkptError, NotACheckpointError, UnreadableLogError
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
@@ -110,7 +110,8 @@ def _of_stream(history: TableHistory | None, rollback: SinkRollback, uri: str, r
             does = _of_files(rollback, uri, offset, reader, source.source)
         if does:
             what = "table" if history else "sink"
-            yield f"downstream: {reader.progress.uri} reads this {what} (source {source.source}): {does}"
+            reads = f"may read this {what}" if does.endswith("UNKNOWN") else f"reads this {what}"
+            yield f"downstream: {reader.progress.uri} {reads} (source {source.source}): {does}"
 
 
 def _of_delta(history: TableHistory, rollback: SinkRollback, offset: DeltaOffset) -> str | None:
@@ -136,8 +137,8 @@ def _of_iceberg(history: TableHistory, rollback: SinkRollback, offset: IcebergOf
         return None  # of another table, or it has expired: then the stream stops in any case
     target = rollback.to_version
     stays = history.snapshots[: history.snapshots.index(target) + 1] if target in history.snapshots else ()
-    if offset.snapshot_id in stays:
-        return None
+    if offset.snapshot_id in stays or offset.snapshot_id not in history.snapshots:
+        return None  # or it has left the table before, or is of a branch: the roll-back changes nothing for the stream
     return (
         f"it has read up to snapshot {offset.snapshot_id}, so rows that leave the table have been passed on; it stops, as that "
         f"is no ancestor of snapshot {target}: WILL_FAIL"
@@ -147,7 +148,9 @@ def _of_iceberg(history: TableHistory, rollback: SinkRollback, offset: IcebergOf
 def _of_files(rollback: SinkRollback, uri: str, offset: FileOffset, reader: Reader, source: str) -> str | None:
     root = place_of(uri).rstrip("/")
     try:
-        read, unread = files_read(reader.checkpoint.tree(), source, offset.log_offset)
+        read, unread = files_read(
+            reader.checkpoint.tree(), source, offset.log_offset, sources=len(reader.progress.sources)
+        )
     except (CkptError, FileNotFoundError) as e:
         return f"which of its files it has read is not known ({e}): UNKNOWN"
     passed_on = {*map(place_of, read)} & {f"{root}/{path}" for path in rollback.paths}
@@ -156,7 +159,7 @@ def _of_files(rollback: SinkRollback, uri: str, offset: FileOffset, reader: Read
             f"it has read {len(passed_on)} of the files that leave the sink, so their rows have been passed on, and it reads "
             "those of the replay as well: WILL_DUPLICATE"
         )
-    if unread and any(place_of(path).startswith(f"{root}/") for path in read):
+    if unread and (not read or any(place_of(path).startswith(f"{root}/") for path in read)):
         path, why = unread
         return f"which of its files it has read is not known, as {path} cannot be read ({why}): UNKNOWN"
     return None

@@ -63,3 +63,17 @@ def test_nobody_calls_it_damaged(of: str, place: Location) -> None:
             plan_repair(Checkpoint.at(plant(place / "orders", torn)))
         assert says in error.value.message
         assert error.value.hint == "this is no damage: Spark may read the file, and this package leaves it as it is"
+
+
+@pytest.mark.parametrize("content", [None, b""], ids=["missing", "empty"])
+@pytest.mark.parametrize("of", ["lzf", "zstd that becomes very much"])
+def test_what_is_damaged_beside_it_is_found(of: str, content: bytes | None, place: Location) -> None:
+    """It was hidden behind the file that is not judged."""
+    files = STATE[of][0]()
+    for path in ("state/0/1/3.snapshot", "state/0/1/4.delta"):
+        files.pop(path, None)
+    if content is not None:
+        files["state/0/1/4.delta"] = content
+    found = Checkpoint.at(plant(place / "orders", files)).diagnose()
+    assert {finding.kind for finding in found} == {kinds.FORMAT_UNKNOWN, kinds.STATE_INCOMPLETE}
+    assert "state/0/1/4.delta" in {finding.path for finding in found}

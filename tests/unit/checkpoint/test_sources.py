@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry, parse_offsets
 from airflow_ckpt_provider.checkpoint.sources import source_closure
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import MissingFileError
+from airflow_ckpt_provider.recovery.repair.planning import plan_repair
 from airflow_ckpt_provider.storage.location import Location
-from tests.support.checkpoints import batch_metadata, file_source_log, offsets_log, plant
+from tests.support.checkpoints import batch_metadata, file_source_log, logs, offsets_log, plant
 
 
 def entry(*offsets: str, version: int = 1) -> OffsetEntry:
@@ -98,6 +100,30 @@ def test_a_named_file_source_beside_a_named_kafka_source(place: Location) -> Non
     logged = entry('{"logOffset":2}', '{"orders":{"0":7}}', "5")
     found = sorted(file.path.removeprefix("sources/") for file in source_closure(tree, logged))
     assert found == ["events/0", "files/0", "files/1", "files/2", "ticks/0"]
+
+
+def test_a_directory_that_somebody_left(place: Location) -> None:
+    """Beside the log of the source it is no named source: the log was taken as one that nobody knows."""
+    files = {f"sources/{name}/{i}": file_source_log(i) for name in ("0", "0.bak") for i in range(5)}
+    files["sources/1/0"] = b'\0v1\n{"orders":{"0":0}}'
+    logged = entry('{"logOffset":2}', '{"orders":{"0":7}}')
+    found = sorted(file.path.removeprefix("sources/") for file in source_closure(Tree.of(plant(place, files)), logged))
+    assert found == [*(f"0.bak/{i}" for i in range(5)), "0/0", "0/1", "0/2", "1/0"]
+    del files["sources/0/1"]
+    with pytest.raises(MissingFileError, match="sources/0/1 is missing"):
+        source_closure(Tree.of(plant(place / "lost", files)), logged)
+
+
+@pytest.mark.parametrize("content", [b"", b"v1\n{"], ids=["empty", "torn"])
+def test_the_older_compacted_file_counts_by_its_name(content: bytes, place: Location) -> None:
+    """Spark does not read it, so it may be as it is."""
+    files = {**logs(range(21)), "sources/0/9.compact": content, "sources/0/19.compact": file_source_log(*range(20))}
+    for i in range(20):
+        del files[f"sources/0/{i}"]
+    checkpoint = Checkpoint.at(plant(place, files))
+    assert "sources/0/9.compact" in {file.path for file in checkpoint.closure(20).files}
+    assert checkpoint.diagnose() == ()
+    assert plan_repair(checkpoint).already_done
 
 
 def test_a_source_without_a_log(place: Location) -> None:

@@ -87,8 +87,10 @@ class TestFiles:
         assert self.plan(orders, 4).downstream == ()
 
     def test_its_log_is_damaged(self, orders: Location) -> None:
-        """What is left of it names no file of the sink: it may be of another one."""
-        assert self.plan(orders, 0, log=b"v1\n{").downstream == ()
+        """Nothing is left of it: it may be of this sink."""
+        (line,) = self.plan(orders, 0, log=b"v1\n{").downstream
+        assert "reader may read this sink (source 0): which of its files it has read is not known" in line
+        assert line.endswith(": UNKNOWN")
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,21 @@ class TestSetBack:
             made.held.location.delete(f"backups/orders/{backup_id}.json")
         says(made.rewind("to_latest"), "batches 6 to 20")
 
+    def test_it_was_lost(self, made: Stream) -> None:
+        """After a restore nothing shows any more that it was: the second look said that it is safe."""
+        for path in made.orders.walk():
+            made.orders.delete(path)
+        says(made.restore(10), "batches 11 to 20")
+        says(made.restore(20), "batch 21")
+        made.restored(20)
+        again = made.restore(20)
+        assert again.already_done
+        says(again, "batch 21")
+        assert "there was no checkpoint that showed how far the query came" in again.reasons[-1]
+        says(made.rewind("to_latest"), "batch 21")
+        plant(made.orders, logs(range(22)))
+        sink_is_safe(made)
+
     def test_somebody_else_has_set_it_back(self, made: Stream) -> None:
         begin(made.orders, newest=5)
         plant(made.orders, logs(range(6)))

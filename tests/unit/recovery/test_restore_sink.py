@@ -8,6 +8,10 @@ import pytest
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.recovery.chains.apply import apply_chain
+from airflow_ckpt_provider.recovery.chains.plan import ChainPlan
+from airflow_ckpt_provider.recovery.chains.planning import plan_chain
+from airflow_ckpt_provider.recovery.chains.stream import ChainStream
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.restore.sink import sink_says
@@ -16,10 +20,12 @@ from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import back_up, repository, stream
-from tests.support.checkpoints import plant
+from tests.support.checkpoints import metadata, plant
 from tests.support.delta_batches import delta_table
+from tests.support.replaced_queries import OTHER
 from tests.support.stopped import ACCEPTED, STOPPED
 
 
@@ -72,3 +78,19 @@ def test_a_sink_without_memory(place: Location) -> None:
     verdict, reasons, _ = sink_says(Sink(kind="foreachBatch"), manifest, place / "target") or (None, (), ())
     assert verdict is Verdict.WILL_DUPLICATE
     assert reasons[0].startswith("sink: foreachBatch keeps no memory of batches")
+
+
+def test_a_chain_that_is_there_already(tmp_path: Path) -> None:
+    streams = []
+    for name, query_id in (("orders", "0d000000-0000-4000-8000-000000000001"), ("returns", OTHER)):
+        place = plant(open_location(str(tmp_path / "c" / name)), {**stream(6), "metadata": metadata(query_id)})
+        sink = Sink(place=delta_table(tmp_path / name, range(9), app_id=query_id))
+        streams.append(ChainStream(name, place, (sink,), (None,)))
+
+    def plan(chain_id: str | None) -> ChainPlan:
+        return plan_chain(streams, Specifier("to_latest", ""), guards=(), chain_id=chain_id)
+
+    with pytest.raises(RefusedError, match="needs somebody to accept: sink_skips"):
+        apply_chain(streams, plan, rest=lambda _: STOPPED)
+    _, outcome = apply_chain(streams, plan, rest=lambda _: STOPPED, accept=ACCEPTED)
+    assert outcome.already_done
