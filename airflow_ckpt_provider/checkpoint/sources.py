@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from urllib.parse import unquote
 
 from airflow_ckpt_provider.checkpoint.file_source_log import parse_file_log, read_file_log
 from airflow_ckpt_provider.checkpoint.gaps import gaps
@@ -136,7 +135,8 @@ def files_read(tree: Tree, source: str, last: int, *, sources: int) -> tuple[lis
     :param source: position in the plan, or name, as in the offset log.
     :param last: ``logOffset`` of the offset.
     :param sources: how many sources the query has.
-    :return: their paths as Spark has them, and what of the log cannot be read, with the reason: then some may be missing.
+    :return: their URIs as Spark has them, percent-encoded; and what of the log cannot be read, with the reason: then some may
+        be missing.
     """
     name = log_directory(source, sources, tree.directories(SOURCES))
     if name is None:
@@ -150,4 +150,4 @@ def files_read(tree: Tree, source: str, last: int, *, sources: int) -> tuple[lis
         return tree.read(file)
 
     log = read_file_log(tree.files(directory), read, last, directory=directory)
-    return [unquote(file.path) for file in log.read], log.unread[0] if log.unread else None
+    return [file.path for file in log.read], log.unread[0] if log.unread else None

@@ -21,6 +21,7 @@ from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind,
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.hadoop_checksums import hidden_checksum
+from airflow_ckpt_provider.storage.hdfs_store import HDFS_SCHEMES
 from airflow_ckpt_provider.storage.location import Location, safe_relative
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.verdict import Verdict
@@ -331,7 +332,7 @@ def _damage(place: Location, log: Mapping[tuple[int, bool], StoredFile]) -> tupl
     gone = [
         path
         for uri, size in sorted(recent.items())
-        if (path := _inside(place, uri)) is not None and (path not in there or size not in (None, there[path].size))
+        if (path := inside(place, uri)) is not None and (path not in there or size not in (None, there[path].size))
     ]
     if gone:
         found.append(
@@ -352,7 +353,7 @@ def obstacle_to_rollback(place: Location, *, unwritten: frozenset[int] = frozens
     paths = _data_files(place, log, newest, unwritten)
     if paths is None:
         return f"{SINK_LOG} lacks entries up to batch {newest}: which files belong to which batch cannot be determined"
-    outside = next((path for path in sorted(paths) if _inside(place, path) is None), None)
+    outside = next((path for path in sorted(paths) if inside(place, path) is None), None)
     return f"{SINK_LOG} names {outside}, which does not lie in {place}: the sink was moved" if outside else None
 
 
@@ -379,7 +380,7 @@ def _rollback(
         )
     data = []
     for path in sorted(everything - kept):
-        relative = _inside(place, path)
+        relative = inside(place, path)
         if relative is None:
             return None, f"{SINK_LOG} names {path}, which does not lie in {place}: the sink was moved"
         data.append(relative)
@@ -414,16 +415,19 @@ def _named(place: Location, file: StoredFile, number: int) -> dict[str, int | No
     return {str(entry["path"]): entry["size"] if type(entry.get("size")) is int else None for entry in added}
 
 
-def _inside(place: Location, uri: str) -> str | None:
+def inside(place: Location, uri: str) -> str | None:
     """A data file's path relative to the sink, or ``None`` where it lies elsewhere or leads there."""
     try:
         parts = urlsplit(uri)
     except ValueError:  # no URI at all, such as file://[x
         return None
-    path = unquote(parts.path)
-    if parts.netloc:
-        path = f"{parts.netloc}{path}"
-    root = place.root.rstrip("/") + "/"
+    path, root = unquote(parts.path), place.root
+    if parts.netloc and place.store.protocol in HDFS_SCHEMES:
+        path, root = map(place.store.canonical, (f"{parts.netloc}{path}", root))  # a NameNode has several names
+    elif parts.netloc:
+        container, _, account = parts.netloc.partition("@")  # abfss://container@account…/path
+        path = f"{container if account else parts.netloc}{path}"
+    root = root.rstrip("/") + "/"
     try:
         return safe_relative(path.removeprefix(root)) if path.startswith(root) else None
     except ValueError:

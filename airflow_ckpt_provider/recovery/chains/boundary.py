@@ -17,16 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, IcebergOffset
 from airflow_ckpt_provider.errors import RefusedError, command
 from airflow_ckpt_provider.recovery.chains.edges import Edge, all_files_read
 from airflow_ckpt_provider.recovery.chains.positions import BEFORE_ALL
 from airflow_ckpt_provider.recovery.chains.stream import ReadStream
-from airflow_ckpt_provider.recovery.rewind.downstream import place_of
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
+from airflow_ckpt_provider.sinks.file_sink import inside
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
+from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.verdict import Verdict
 
 
@@ -146,7 +148,7 @@ class _Search:
                 reader, history, batch_id, edge
             )
         if isinstance(offset, FileOffset) and rollback.paths:
-            return _file_obstacle(reader, offset, rollback, batch_id, edge, writer.asked[edge.sink].sink.name)
+            return _file_obstacle(reader, offset, rollback, batch_id, edge, writer.asked[edge.sink].sink)
         if offset is None:
             return f"batch {batch_id} has no offset of source {edge.source}"
         return f"a source of kind {offset.kind} that reads {edge.table} cannot be judged"
@@ -268,12 +270,11 @@ def _has_read_what_left(reader: ReadStream, history: TableHistory, batch_id: int
 
 
 def _file_obstacle(
-    reader: ReadStream, offset: FileOffset, rollback: SinkRollback, batch_id: int, edge: Edge, root: str
+    reader: ReadStream, offset: FileOffset, rollback: SinkRollback, batch_id: int, edge: Edge, sink: Sink
 ) -> str | None:
-    gone = {f"{place_of(root)}/{path}" for path in rollback.paths}
     read = all_files_read(reader, edge.source, offset.log_offset)
-    taken = next((path for path in read if place_of(path) in gone), None)
-    return f"its batch {batch_id} has read {taken}, which is removed" if taken else None
+    taken = next((uri for uri in read if sink.place and inside(sink.place, uri) in rollback.paths), None)
+    return f"its batch {batch_id} has read {unquote(taken)}, which is removed" if taken else None
 
 
 def _cannot_start(stream: ReadStream, batch_id: int, *, moves: bool) -> str | None:

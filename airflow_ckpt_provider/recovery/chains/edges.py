@@ -11,7 +11,7 @@ from airflow_ckpt_provider.checkpoint.sources import files_read
 from airflow_ckpt_provider.errors import RefusedError, command
 from airflow_ckpt_provider.recovery.chains.stream import ReadStream
 from airflow_ckpt_provider.recovery.rewind.asked_sink import AskedSink
-from airflow_ckpt_provider.recovery.rewind.downstream import place_of
+from airflow_ckpt_provider.sinks.file_sink import inside
 from airflow_ckpt_provider.storage.location import plain_uri
 
 
@@ -83,13 +83,13 @@ def _reads(reader: ReadStream, source: str, sink: AskedSink) -> bool:
         read = {s.offset.snapshot_id for s in of_reader if s and isinstance(s.offset, IcebergOffset)}
         return history is not None and history.format == "iceberg" and not read.isdisjoint(history.held)
     if isinstance(position, FileOffset) and sink.found and sink.found.kind.kind == "file" and sink.sink.place:
-        root = f"{place_of(sink.sink.place.uri)}/"
-        return any(place_of(path).startswith(root) for path in all_files_read(reader, source, position.log_offset))
+        place = sink.sink.place
+        return any(inside(place, uri) is not None for uri in all_files_read(reader, source, position.log_offset))
     return False
 
 
 def all_files_read(reader: ReadStream, source: str, log_offset: int) -> list[str]:
-    """The files that a file source has read up to an entry of its log.
+    """URIs of the files that a file source has read up to an entry of its log, as Spark has them.
 
     :raises RefusedError: the log cannot be read as a whole, so it is not known what the source has read.
     """

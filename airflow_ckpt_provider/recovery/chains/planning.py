@@ -289,5 +289,5 @@ def _others(
         for asked, report in zip(chain.streams[name].asked, choice.reports, strict=True):
             back = report.rollback
             if back and (back.to_version is None or back.to_version != back.from_version):
-                found += readers_among(streams, asked.history, report)
+                found += readers_among(streams, asked.history, asked.sink.place, report)
     return tuple(dict.fromkeys(found)), tuple(unread)

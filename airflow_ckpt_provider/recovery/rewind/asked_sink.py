@@ -70,7 +70,7 @@ def downstream_of_sinks(
     found: list[str] = []
     for each, sink in zip(asked, planned, strict=True):
         if sink.report.rollback and places:
-            found += downstream_of(each.history, sink.report, places)
+            found += downstream_of(each.history, each.sink.place, sink.report, places)
     return tuple(found)
 
 

@@ -20,6 +20,7 @@ from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOff
 from airflow_ckpt_provider.checkpoint.sources import files_read
 from airflow_ckpt_provider.errors import CkptError, NotACheckpointError, UnreadableLogError
 from airflow_ckpt_provider.sinks.delta_history import TableHistory
+from airflow_ckpt_provider.sinks.file_sink import inside
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.storage.location import Location, plain_uri
 
@@ -35,22 +36,20 @@ class Reader(NamedTuple):
     progress: Progress
 
 
-def place_of(uri: str) -> str:
-    """A place, however it is spelt; Spark writes those of local files as ``file:///…``."""
-    return plain_uri(uri.removeprefix("file://")) if uri.startswith("file:///") else plain_uri(uri)
-
-
-def downstream_of(history: TableHistory | None, report: SinkReport, places: Iterable[Location]) -> tuple[str, ...]:
+def downstream_of(
+    history: TableHistory | None, place: Location | None, report: SinkReport, places: Iterable[Location]
+) -> tuple[str, ...]:
     """Say what the rollback of a sink does to the streams that read it; one sentence for each.
 
     :param history: the log of the table; ``None`` where the sink is none.
+    :param place: where the sink is; ``None`` where it has no place.
     :param report: the sink, with the rollback that is planned.
     :param places: checkpoints, or folders whose sub-folders are checkpoints.
     """
     streams, unread = streams_in(places)
     if history is None and report.kind != "file":
         unread.append(f"downstream: which streams read {report.uri} is not known of a sink of this kind: UNKNOWN")
-    return (*unread, *readers_among(streams, history, report))
+    return (*unread, *readers_among(streams, history, place, report))
 
 
 def streams_in(places: Iterable[Location], *, but: Collection[str] = ()) -> tuple[list[Reader], list[str]]:
@@ -79,17 +78,20 @@ def streams_in(places: Iterable[Location], *, but: Collection[str] = ()) -> tupl
     return [each for each in found if isinstance(each, Reader)], [each for each in found if isinstance(each, str)]
 
 
-def readers_among(streams: Iterable[Reader], history: TableHistory | None, report: SinkReport) -> list[str]:
+def readers_among(
+    streams: Iterable[Reader], history: TableHistory | None, place: Location | None, report: SinkReport
+) -> list[str]:
     """What the rollback of a sink does to those of some streams that read it; one sentence for each, with the verdict at its end.
 
     :param streams: the streams.
     :param history: the log of the table; ``None`` where the sink is none.
+    :param place: where the sink is; ``None`` where it has no place.
     :param report: the sink, with its rollback; without one, nothing is done to them.
     """
     back = report.rollback
     if back is None or (history is None and report.kind != "file"):
         return []
-    return [sentence for reader in streams for sentence in _of_stream(history, back, report.uri, reader)]
+    return [sentence for reader in streams for sentence in _of_stream(history, back, place, reader)]
 
 
 def _checkpoints(place: Location) -> list[Checkpoint]:
@@ -99,15 +101,17 @@ def _checkpoints(place: Location) -> list[Checkpoint]:
     return [Checkpoint.at(place / name) for name in listing.directories]
 
 
-def _of_stream(history: TableHistory | None, rollback: SinkRollback, uri: str, reader: Reader) -> Iterator[str]:
+def _of_stream(
+    history: TableHistory | None, rollback: SinkRollback, place: Location | None, reader: Reader
+) -> Iterator[str]:
     for source in reader.progress.sources:
         offset, does = source.offset, None
         if isinstance(offset, DeltaOffset) and history and history.format == "delta":
             does = _of_delta(history, rollback, offset)
         elif isinstance(offset, IcebergOffset) and history and history.format == "iceberg":
             does = _of_iceberg(history, rollback, offset)
-        elif isinstance(offset, FileOffset) and history is None:
-            does = _of_files(rollback, uri, offset, reader, source.source)
+        elif isinstance(offset, FileOffset) and history is None and place:
+            does = _of_files(rollback, place, offset, reader, source.source)
         if does:
             what = "table" if history else "sink"
             reads = f"may read this {what}" if does.endswith("UNKNOWN") else f"reads this {what}"
@@ -145,21 +149,21 @@ def _of_iceberg(history: TableHistory, rollback: SinkRollback, offset: IcebergOf
     )
 
 
-def _of_files(rollback: SinkRollback, uri: str, offset: FileOffset, reader: Reader, source: str) -> str | None:
-    root = place_of(uri).rstrip("/")
+def _of_files(rollback: SinkRollback, place: Location, offset: FileOffset, reader: Reader, source: str) -> str | None:
     try:
         read, unread = files_read(
             reader.checkpoint.tree(), source, offset.log_offset, sources=len(reader.progress.sources)
         )
     except (CkptError, FileNotFoundError) as e:
         return f"which of its files it has read is not known ({e}): UNKNOWN"
-    passed_on = {*map(place_of, read)} & {f"{root}/{path}" for path in rollback.paths}
+    read_here = {path for uri in read if (path := inside(place, uri))}
+    passed_on = read_here.intersection(rollback.paths)
     if passed_on:
         return (
             f"it has read {len(passed_on)} of the files that leave the sink, so their rows have been passed on, and it reads "
             "those of the replay as well: WILL_DUPLICATE"
         )
-    if unread and (not read or any(place_of(path).startswith(f"{root}/") for path in read)):
+    if unread and (not read or read_here):
         path, why = unread
         return f"which of its files it has read is not known, as {path} cannot be read ({why}): UNKNOWN"
     return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,16 +16,20 @@ from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.recovery.undo import undo
-from airflow_ckpt_provider.sinks.file_sink import inspect_file_sink
+from airflow_ckpt_provider.sinks.file_sink import inside, inspect_file_sink
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import stream
 from tests.support.checkpoints import contents, plant
 from tests.support.file_sinks import NEWEST, entry, file_sink
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import Killed, lives, watched
+
+#: A store of Azure as adlfs has its paths: container and path.
+AZURE: Any = SimpleNamespace(protocol="abfs")
 
 
 @pytest.mark.parametrize("compact", [None, 1, 3])
@@ -210,3 +216,23 @@ def test_a_huge_batch_takes_neither_time_nor_memory(place: Location) -> None:
     assert f"has no entry of {10**17 - NEWEST:,} batches, {NEWEST + 1} to {10**17}" in report.reasons[0]
     sink.replace(f"_spark_metadata/{10**17}", b"v1")
     assert inspect_file_sink(sink, NEWEST).obstacle is not None
+
+
+@pytest.mark.parametrize(
+    ("place", "uri"),
+    [
+        ("abfss://c@a.dfs.core.windows.net/out", "abfss://c@a.dfs.core.windows.net/out/part%201.json"),
+        ("abfs://c/out", "wasbs://c@a.blob.core.windows.net/out/part%201.json"),
+        ("s3://bucket/out", "s3a://bucket/out/part%201.json"),
+        ("hdfs://alice@nn1:8020/out", "hdfs://nameservice/out/part%201.json"),
+        ("webhdfs://nn1:9870/out", "hdfs://nn1:8020/out/part%201.json"),
+        ("/out", "file:///out/part%201.json"),
+    ],
+)
+def test_a_data_file_lies_in_the_sink_however_the_store_is_named(place: str, uri: str) -> None:
+    """A file sink in Azure, or in HDFS under another name, was taken for one that was moved."""
+    store, root = (open_location(place).store, open_location(place).root) if "abf" not in place else (AZURE, "c/out")
+    there = Location(store, root)
+    assert inside(there, uri) == "part 1.json"
+    assert inside(there, uri.replace("/out/", "/other/")) is None
+    assert inside(there, uri.replace("/out/", "/out/../other/")) is None
