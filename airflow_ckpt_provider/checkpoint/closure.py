@@ -114,11 +114,8 @@ def resolve_closure(tree: Tree, batch_id: int, *, replays_next: bool = False) ->
         try:
             closures += _store_closures(tree, operator, entry, commit)
         except MissingFileError as e:
-            if (
-                operator
-                and operator not in commit.state_ids
-                and (newest := _ended_before(tree, operator, batch_id + 1))
-            ):
+            newest = 0 if operator in commit.state_ids else _newest_version(tree, operator)
+            if operator and 0 < newest <= batch_id:
                 e.add_hint(
                     f"if the code has had no operator {operator} since version {newest} (Spark up to 3.5 leaves the state of one "
                     f"that was removed where it is), move {STATE}/{operator} out of the checkpoint while the query is stopped"
@@ -201,11 +198,10 @@ def _operators(tree: Tree, commit: CommitEntry) -> list[int]:
     return there
 
 
-def _ended_before(tree: Tree, operator: int, version: int) -> int | None:
-    """The newest state version of an operator, where none of its partitions has the one that is needed, or a later one."""
+def _newest_version(tree: Tree, operator: int) -> int:
+    """The newest state version of an operator, in any of its partitions; 0 if it has no state."""
     directories = [f"{STATE}/{operator}/{name}" for name in tree.numbered_directories(f"{STATE}/{operator}")]
-    newest = max((state_files(d, tree.files(d)).newest for d in directories), default=0)
-    return newest if 0 < newest < version else None
+    return max((state_files(d, tree.files(d)).newest for d in directories), default=0)
 
 
 def _operator_files(tree: Tree, operator: int, metadata: OperatorMetadata | None, batch_id: int) -> list[StoredFile]:

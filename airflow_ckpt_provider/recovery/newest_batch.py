@@ -113,27 +113,14 @@ def newest_batch(
     )
     later += unread
     begun = [_NONE if logged is None else logged, *_of_former(former, numbers, later)]
-    reached = max((*begun, *_of_plans(plans, numbers, later)))
+    reached = max((*begun, *_of_plans(plans, numbers, later, logged)))
     if backup is not None:
         later += _after_backup(backup, plans, logged)
         later += _of_another_run(backup, tree) if tree else ()
-    later += _over_nothing(plans, logged)
     was_restored = any(kept.plan.get("kind") == "restore" for kept in plans)
     backed_up = _of_backups(repository, backups, numbers, reached, later, was_restored=was_restored)
     later += numbers.unread
     return NewestBatch(reached, backed_up, tuple(dict.fromkeys(later)))
-
-
-def _over_nothing(plans: Iterable[KeptPlan], logged: int | None) -> Iterator[str]:
-    """Why a query may have written more than is known: its checkpoint was lost, and put back from a backup.
-
-    :param logged: the newest batch in the logs of the checkpoint; if it is beyond the restore, that is how far the query came.
-    """
-    for kept in plans:
-        plan, to = kept.plan, kept.plan.get("batch_id")
-        over_nothing = plan.get("kind") == "restore" and kept.stands and not plan.get("before")
-        if over_nothing and type(to) is int and logged is not None and logged <= to:
-            yield f"before restore {plan['plan_id']} there was no checkpoint that showed how far the query came"
 
 
 def _after_backup(backup: Manifest, plans: Iterable[KeptPlan], logged: int | None) -> Iterator[str]:
@@ -233,8 +220,11 @@ def _plans_in(where: Location, opened: Repository | None, place: Location) -> tu
         return [], [e.message]
 
 
-def _of_plans(plans: Iterable[KeptPlan], numbers: _Numbers, later: list[str]) -> Iterator[int]:
-    """The newest batch that each plan saw, and in ``later`` what may have been written under other numbers."""
+def _of_plans(plans: Iterable[KeptPlan], numbers: _Numbers, later: list[str], logged: int | None) -> Iterator[int]:
+    """The newest batch that each plan saw, and in ``later`` what may have been written besides.
+
+    :param logged: the newest batch in the logs of the checkpoint; beyond a plan's batch it shows how far the query came since.
+    """
     for kept in plans:
         plan = kept.plan
         own = [str(plan[key]) for key in ("query_id", "new_query_id") if plan.get(key)]
@@ -246,7 +236,10 @@ def _of_plans(plans: Iterable[KeptPlan], numbers: _Numbers, later: list[str]) ->
         if other and not numbers.has(other):
             later.append(f"query {other} had run before restore {plan['plan_id']}, with batch numbers of its own")
             continue
-        yield _newest_in(plan)
+        saw, to = _newest_in(plan), plan.get("batch_id")
+        if kept.stands and saw == _NONE and type(to) is int and logged is not None and 0 <= logged <= to:
+            later.append(f"before {plan['kind']} {plan['plan_id']} no checkpoint showed how far the query came")
+        yield saw
 
 
 def _of_former(former: Iterable[Location], numbers: _Numbers, later: list[str]) -> Iterator[int]:

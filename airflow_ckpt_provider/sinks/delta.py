@@ -226,16 +226,15 @@ class _Start:
 
     def _replaced(self) -> list[str]:
         """Batches whose rows others took out of the table, all at once; the stream's own commit may write them all again."""
-        at = -1
-        for at in reversed(range(len(self.before))):
-            if self.before[at].replaces and (self.before[at].is_all or not self.ids.is_own(self.before[at])):
-                break
-        gone = self.batches_of(c for c in self.before[: max(at, 0)] if c.rows != 0)
-        if not gone or self.ids.is_own(self.before[at]):
+        own = self.ids.is_own
+        whole = (i for i, c in enumerate(self.before) if c.replaces and (c.is_all or not own(c)))
+        at = max(whole, default=0)
+        gone = self.batches_of(c for c in self.before[:at] if c.rows != 0)
+        if not gone or own(self.before[at]):
             return []
         return [
             f"{self.before[at].describe()} left no row in the table that it had before: whether it holds the rows of "
-            f"{_batches(runs(sorted(set(gone))))} is not known"
+            f"{_batches(runs(gone))} is not known"
         ]
 
     def _lost_below(self, oldest: int) -> list[str]:
@@ -523,7 +522,7 @@ def _rollback(start: _Start) -> tuple[SinkRollback | None, str | None]:
 def _same_as_newest(history: TableHistory) -> int | None:
     """The newest version before the newest one with the same rows: Spark makes no commit where it restores the newest.
 
-    :return: ``None`` where none has them: every other one lacks what somebody wrote.
+    :return: ``None`` if there is no such version: somebody has changed rows since each of the others.
     """
     heads = history.heads()
     same = (c.version for c in history.commits[:-1] if heads[c.version] == heads[history.newest])

@@ -21,7 +21,6 @@ from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind,
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.hadoop_checksums import hidden_checksum
-from airflow_ckpt_provider.storage.hdfs_store import HDFS_SCHEMES
 from airflow_ckpt_provider.storage.location import Location, safe_relative
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.verdict import Verdict
@@ -421,14 +420,16 @@ def inside(place: Location, uri: str) -> str | None:
         parts = urlsplit(uri)
     except ValueError:  # no URI at all, such as file://[x
         return None
-    path, root = unquote(parts.path), place.root
-    if parts.netloc and place.store.protocol in HDFS_SCHEMES:
-        path, root = map(place.store.canonical, (f"{parts.netloc}{path}", root))  # a NameNode has several names
-    elif parts.netloc:
+    path = unquote(parts.path)
+    if parts.netloc:
         container, _, account = parts.netloc.partition("@")  # abfss://container@account…/path
         path = f"{container if account else parts.netloc}{path}"
-    root = root.rstrip("/") + "/"
-    try:
-        return safe_relative(path.removeprefix(root)) if path.startswith(root) else None
-    except ValueError:
-        return None
+    # A NameNode has several names, and a directory of this machine has several by symbolic links.
+    for spelling in (str, place.store.canonical):
+        root = spelling(place.root).rstrip("/") + "/"
+        if (found := spelling(path)).startswith(root):
+            try:
+                return safe_relative(found.removeprefix(root))
+            except ValueError:
+                return None
+    return None

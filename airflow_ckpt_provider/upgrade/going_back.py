@@ -155,7 +155,7 @@ def _judged(back: Back, target: Drained | None, accept: Collection[str]) -> Rewi
     )
     log.info("\n%s", plan.to_markdown())
     if plan.already_done:
-        return None
+        return None  # the new code has changed nothing: nothing is accepted to let the old code start again
     if not plan.continued:
         plan.check_accepted(_accepted(back, accept))
     RollBack(plan, named_sinks(back.sink), back.repository).check()

@@ -304,6 +304,7 @@ def apply_flow_reset(
     began = time.monotonic()
     old, new = plan.flow.version(plan.base), plan.flow.version(plan.version)
     if plan.already_done:
+        plan.check_accepted(accept)
         return _outcome(plan, new, began)
     repository = repository or Repository.open_or_create(default_repository(plan.flow.storage))
     _check_same_request(plan, repository)

@@ -121,7 +121,9 @@ class TestReset:
 
     def test_an_empty_version_of_a_full_refresh_does_for_a_new_start(self, storage: Location) -> None:
         plant(storage, {f"{PATH}/1/metadata": metadata("new")})
-        assert reset(storage, keep_position=False).already_done
+        with pytest.raises(RefusedError, match="needs somebody to accept: sink_duplicates"):
+            reset(storage, keep_position=False)
+        assert reset(storage, keep_position=False, accept=["sink_duplicates"]).already_done
         assert reset(storage).version == 2
 
     def test_one_that_never_ran(self, place: Location) -> None:

@@ -152,7 +152,7 @@ class TestSetBack:
         again = made.restore(20)
         assert again.already_done
         says(again, "batch 21")
-        assert "there was no checkpoint that showed how far the query came" in again.reasons[-1]
+        assert "no checkpoint showed how far the query came" in again.reasons[-1]
         says(made.rewind("to_latest"), "batch 21")
         plant(made.orders, logs(range(22)))
         sink_is_safe(made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +30,7 @@ from tests.support.stopped import STOPPED
 from tests.support.watched_stores import Killed, lives, watched
 
 #: A store of Azure as adlfs has its paths: container and path.
-AZURE: Any = SimpleNamespace(protocol="abfs")
+AZURE: Any = SimpleNamespace(protocol="abfs", canonical=str)
 
 
 @pytest.mark.parametrize("compact", [None, 1, 3])
@@ -236,3 +237,13 @@ def test_a_data_file_lies_in_the_sink_however_the_store_is_named(place: str, uri
     assert inside(there, uri) == "part 1.json"
     assert inside(there, uri.replace("/out/", "/other/")) is None
     assert inside(there, uri.replace("/out/", "/out/../other/")) is None
+
+
+def test_a_data_file_lies_in_a_sink_that_is_named_by_a_link(tmp_path: Path) -> None:
+    """Streams of a chain may name one directory in two ways."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    for named, written in (("link", "out"), ("out", "link")):
+        there = open_location(str(tmp_path / named))
+        assert inside(there, f"file://{tmp_path}/{written}/part%201.json") == "part 1.json"
+        assert inside(there, f"file://{tmp_path}/{written}/../part%201.json") is None
