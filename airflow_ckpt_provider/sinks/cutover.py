@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.errors import package_with
-from airflow_ckpt_provider.sinks.delta import content_doubts, doubts_of, unnamed
+from airflow_ckpt_provider.sinks.delta import unnamed
 from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
 from airflow_ckpt_provider.sinks.delta_sink import beyond_the_log
 from airflow_ckpt_provider.sinks.earlier_run import NONE_PLANNED
@@ -25,6 +25,7 @@ from airflow_ckpt_provider.sinks.other_tables import doubt_of, other_table
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import without_memory
 from airflow_ckpt_provider.sinks.sink import Sink, check_word, look_at, no_sink
+from airflow_ckpt_provider.sinks.table_start import content_doubts, doubts_of
 from airflow_ckpt_provider.verdict import Verdict
 
 #: Before the first batch.
