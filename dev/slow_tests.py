@@ -2,8 +2,8 @@
 
 Each part is meant to end within half an hour on two cores. The files of a part run side by side, each with a Spark, an
 Airflow or a broker of its own, and so do the tests of a file of ``unit/``; those that measure run one after the other.
-``ARGS="-n 0 -s"`` runs any part's one after the other and shows what they print. ``all`` runs one part after the other, and
-goes through all of them whatever fails; at the end it shows a table.
+``ARGS="-n 0 -s"`` runs any part's one after the other and shows what they print. ``all`` runs the files of all parts side by
+side, so that no part waits for the last file of another, then the parts that measure; at the end it shows a table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import argparse
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
 #: Part -> its files, as patterns below tests/. Each file with slow tests is in one part: tests/unit/test_project.py.
 PARTS: dict[str, tuple[str, ...]] = {
@@ -94,16 +96,45 @@ def files_of(part: str) -> list[str]:
     return sorted(str(path) for path in found)
 
 
-def run(part: str, arguments: list[str]) -> int:
-    """Run the slow tests of a part by pytest.
+def run(parts: Sequence[str], arguments: list[str]) -> int:
+    """Run the slow tests of some parts by pytest.
 
-    :param part: a key of :data:`PARTS`.
+    :param parts: keys of :data:`PARTS`, all of them by the clock or none.
     :param arguments: more for pytest.
     :return: pytest's exit code.
     """
-    side_by_side = ["-n", "0" if part in BY_THE_CLOCK else "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
-    tests = [sys.executable, "-m", "pytest", "-m", "slow", *side_by_side, *files_of(part), *arguments]
+    workers = "0" if parts[0] in BY_THE_CLOCK else "auto"
+    side_by_side = ["-n", workers, "--dist", "loadfile", "--no-loadscope-reorder"]
+    files = [file for part in parts for file in files_of(part)]
+    tests = [sys.executable, "-m", "pytest", "-m", "slow", *side_by_side, *files, *arguments]
     return subprocess.run([Path(__file__).with_name("in-memory.sh"), *tests]).returncode
+
+
+def run_all(arguments: list[str]) -> int:
+    """Run the slow tests of all parts, and show what each part took and what failed in it.
+
+    :param arguments: more for pytest.
+    :return: 0 if all passed.
+    """
+    groups = [part for part in PARTS if part not in BY_THE_CLOCK], [part for part in PARTS if part in BY_THE_CLOCK]
+    table = []
+    codes = []
+    began = time.monotonic()
+    for parts in groups:
+        report = TESTS.parent / f".cache/slow-tests-{parts[0]}.xml"
+        report.unlink(missing_ok=True)
+        codes.append(run(parts, [*arguments, f"--junitxml={report}"]))
+        cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []  # noqa: S314
+        for part in parts:
+            modules = {".".join(Path(file).relative_to(TESTS.parent).with_suffix("").parts) for file in files_of(part)}
+            own = [case for case in cases if case.get("classname") in modules]
+            failed = sum(case.find("failure") is not None or case.find("error") is not None for case in own)
+            table.append((part, len(own), failed, sum(float(case.get("time", 0)) for case in own) / 60))
+    print(f"{'part':<12} {'tests':>5} {'failed':>6} {'minutes of a worker':>20}")
+    for part, tests, failed, minutes in table:
+        print(f"{part:<12} {tests:>5} {failed:>6} {minutes:>20.1f}")
+    print(f"all          {sum(tests for _, tests, *_ in table):>5} in {(time.monotonic() - began) / 60:.0f} minutes")
+    return int(any(codes))
 
 
 def main() -> int:
@@ -111,17 +142,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="dev.slow_tests", description=__doc__)
     parser.add_argument("part", choices=[*PARTS, "all"], help="which tests")
     chosen, arguments = parser.parse_known_args()
-    if chosen.part != "all":
-        return run(chosen.part, arguments)
-    table = []
-    for part in PARTS:
-        print(f"== {part}", flush=True)
-        began = time.monotonic()
-        code = run(part, arguments)
-        table.append((part, time.monotonic() - began, "passed" if code == 0 else "FAILED"))
-    for part, seconds, result in table:
-        print(f"{part:<12} {seconds / 60:6.1f} min  {result}")
-    return int(any(result == "FAILED" for *_, result in table))
+    return run_all(arguments) if chosen.part == "all" else run([chosen.part], arguments)
 
 
 if __name__ == "__main__":
