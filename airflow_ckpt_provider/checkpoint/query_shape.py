@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.commits import COMMITS, parse_commit
-from airflow_ckpt_provider.checkpoint.file_source_log import read_file_log
-from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
+from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry, SourceOffset
 from airflow_ckpt_provider.checkpoint.operators import STATE, metadata_file, parse_operator_metadata
-from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, KafkaOffset, Offset
-from airflow_ckpt_provider.checkpoint.sources import SOURCES
+from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, KafkaOffset
+from airflow_ckpt_provider.checkpoint.sources import files_read
 from airflow_ckpt_provider.checkpoint.state_schema import StoreSchema, parse_store_schemas
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import UnreadableLogError
@@ -141,7 +140,7 @@ def read_query_shape(tree: Tree, entry: OffsetEntry) -> QueryShape:
         file = tree.files(COMMITS)[str(committed[-1])]
         commit = parse_commit(tree.read(file), batch_id=committed[-1])
     return QueryShape(
-        sources=tuple(_source(tree, source.source, source.kind, source.offset) for source in entry.sources),
+        sources=tuple(_source(tree, source, sources=len(entry.sources)) for source in entry.sources),
         operators=tuple(_operator(tree, number, entry.batch_id) for number in tree.numbered_directories(STATE)),
         conf=dict(entry.conf),
         partitions=entry.state_partitions,
@@ -150,24 +149,19 @@ def read_query_shape(tree: Tree, entry: OffsetEntry) -> QueryShape:
     )
 
 
-def _source(tree: Tree, name: str, kind: str, offset: Offset | None) -> SourceShape:
-    match offset:
-        case KafkaOffset():
-            reads = tuple(sorted(offset.partitions))
-        case DeltaOffset():
-            reads = (offset.table_id,)
-        case FileOffset():
-            directory = f"{SOURCES}/{name}"
-            files = tree.files(directory)
-            log = read_file_log(
-                list(files), lambda file: tree.read(files[file]), offset.log_offset, directory=directory
-            )
-            paths = [file.path for file in log.read]
+def _source(tree: Tree, source: SourceOffset, *, sources: int) -> SourceShape:
+    match source.offset:
+        case KafkaOffset(partitions=partitions):
+            reads = tuple(sorted(partitions))
+        case DeltaOffset(table_id=table):
+            reads = (table,)
+        case FileOffset(log_offset=last):
+            paths, _ = files_read(tree, source.source, last, sources=sources)
             # Of one file the directory, of many what they have in common: partitioned input has directories below.
             reads = (posixpath.commonpath([posixpath.dirname(path) for path in paths]),) if paths else ()
         case _:
             reads = ()
-    return SourceShape(name, kind, reads)
+    return SourceShape(source.source, source.kind, reads)
 
 
 def _operator(tree: Tree, number: int, batch_id: int) -> OperatorShape:

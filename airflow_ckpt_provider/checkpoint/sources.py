@@ -84,6 +84,11 @@ def log_directory(source: str, sources: int, directories: Collection[str]) -> st
     return named[0] if sources == len(named) == 1 else None
 
 
+def unknown_log(source: str) -> tuple[str, str]:
+    """What cannot be read where :func:`log_directory` knows no directory, and the reason."""
+    return SOURCES, f"which directory is that of source {source} was not recorded"
+
+
 def _log_ids(tree: Tree, source: str) -> list[int]:
     names = (name.removesuffix(".compact") for name in tree.files(f"{SOURCES}/{source}"))
     return [i for i in map(batch_id_of, names) if i is not None]
@@ -140,7 +145,7 @@ def files_read(tree: Tree, source: str, last: int, *, sources: int) -> tuple[lis
     """
     name = log_directory(source, sources, tree.directories(SOURCES))
     if name is None:
-        return [], (SOURCES, f"which directory is that of source {source} was not recorded")
+        return [], unknown_log(source)
     directory = f"{SOURCES}/{name}"
 
     def read(name: str) -> bytes:

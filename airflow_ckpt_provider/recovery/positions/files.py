@@ -31,13 +31,14 @@ _USE_MODIFIED_AFTER = (
 )
 
 
-def file_position(source: str, log: FileSourceLog) -> SourcePosition:
+def file_position(source: str, log: FileSourceLog, *, directory: str | None = None) -> SourcePosition:
     """Start with the files that were not read.
 
     :param log: the source's log, divided at the batch.
+    :param directory: that of the log in ``sources/``, where the source's name is another one (Spark 4.2).
     """
     files = len(log.read)
-    seed = seed_of(source, log.read) if log.read else None
+    seed = seed_of(directory or source, log.read) if log.read else None
     reasons = []
     verdict, repeats = Verdict.SAFE, dict[str, int]()
     if seed:
@@ -58,7 +59,7 @@ def file_position(source: str, log: FileSourceLog) -> SourcePosition:
     )
 
 
-def seed_of(source: str, files: tuple[LoggedFile, ...]) -> Seed:
+def seed_of(directory: str, files: tuple[LoggedFile, ...]) -> Seed:
     """Make the seed that lists files as read."""
     lines = (
         json.dumps(
@@ -66,7 +67,7 @@ def seed_of(source: str, files: tuple[LoggedFile, ...]) -> Seed:
         )
         for f in files
     )
-    return Seed(f"sources/{source}/0", "\n".join(["v1", *lines]).encode(), len(files))
+    return Seed(f"sources/{directory}/0", "\n".join(["v1", *lines]).encode(), len(files))
 
 
 def modified_after(log: FileSourceLog) -> Alternative:

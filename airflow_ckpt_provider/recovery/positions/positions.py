@@ -11,7 +11,7 @@ from airflow_ckpt_provider.checkpoint.file_source_log import FileSourceLog, read
 from airflow_ckpt_provider.checkpoint.kafka_start import FILE, parse_kafka_start
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry, SourceOffset
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, KafkaOffset
-from airflow_ckpt_provider.checkpoint.sources import SOURCES
+from airflow_ckpt_provider.checkpoint.sources import SOURCES, log_directory, unknown_log
 from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
 from airflow_ckpt_provider.guards.kafka_identity import KnownTopics
 from airflow_ckpt_provider.recovery.positions.choice import Choice
@@ -139,7 +139,7 @@ def starting_positions(
     found, file_logs = [], {}
     for source in entry.sources:
         if isinstance(source.offset, FileOffset):
-            file_logs[source.source] = _file_log(logs, source.source, source.offset)
+            file_logs[source.source] = _file_log(logs, source.source, source.offset, sources=len(entry.sources))
         table = (tables or {}).get(source.source)
         found.append(_position(logs, choice, source, file_logs.get(source.source), kafka_partitions, table, mirror))
     return StartingPositions(
@@ -197,7 +197,8 @@ def _position(
     mirror: Mirror | None,
 ) -> SourcePosition:
     name, time, clock = source.source, choice.entry.time, choice.by_clock
-    offset = source.offset or _initial_offsets(logs, name)
+    directory = log_directory(name, len(choice.entry.sources), logs.sources) or name
+    offset = source.offset or _initial_offsets(logs, directory)
     match offset:
         case KafkaOffset() if mirror and clock:
             return mirrored_position_by_clock(name, offset, mirror, time=clock)
@@ -215,9 +216,9 @@ def _position(
         case FileOffset() if clock:
             return file_position_by_clock(name, time=clock)
         case FileOffset():
-            return file_position(name, log or FileSourceLog((), ()))
-        case None if seeded := _seeded_log(logs, name):
-            return file_position(name, seeded)
+            return file_position(name, log or FileSourceLog((), ()), directory=directory)
+        case None if seeded := _seeded_log(logs, directory):
+            return file_position(name, seeded, directory=directory)
         case None:
             return SourcePosition(
                 name,
@@ -243,21 +244,24 @@ def _position(
     )
 
 
-def _initial_offsets(logs: ReadableLogs, source: str) -> KafkaOffset | None:
+def _initial_offsets(logs: ReadableLogs, directory: str) -> KafkaOffset | None:
     """Where Kafka started, for a source that had no offset yet."""
-    if FILE not in logs.sources.get(source, ()):
+    if FILE not in logs.sources.get(directory, ()):
         return None
-    path = f"{SOURCES}/{source}/{FILE}"
+    path = f"{SOURCES}/{directory}/{FILE}"
     try:
         return parse_kafka_start(logs.file(path) or b"", path=path)
     except UnreadableLogError:
         return None
 
 
-def _file_log(logs: ReadableLogs, source: str, offset: FileOffset) -> FileSourceLog:
-    directory = f"{SOURCES}/{source}"
+def _file_log(logs: ReadableLogs, source: str, offset: FileOffset, *, sources: int) -> FileSourceLog:
+    name = log_directory(source, sources, logs.sources)
+    if name is None:
+        return FileSourceLog((), (), (unknown_log(source),))
+    directory = f"{SOURCES}/{name}"
     found = read_file_log(
-        logs.sources.get(source, frozenset()),
+        logs.sources.get(name, frozenset()),
         lambda name: logs.read(f"{directory}/{name}"),
         offset.log_offset,
         directory=directory,
@@ -266,10 +270,10 @@ def _file_log(logs: ReadableLogs, source: str, offset: FileOffset) -> FileSource
     return found
 
 
-def _seeded_log(logs: ReadableLogs, source: str) -> FileSourceLog | None:
+def _seeded_log(logs: ReadableLogs, name: str) -> FileSourceLog | None:
     """The files that a seed lists as read, of a file source that had no offset yet; ``None``: there is no seed."""
-    directory, names = f"{SOURCES}/{source}", logs.sources.get(source, frozenset())
-    if FILE not in names or _initial_offsets(logs, source):
+    directory, names = f"{SOURCES}/{name}", logs.sources.get(name, frozenset())
+    if FILE not in names or _initial_offsets(logs, name):
         return None
     found = read_file_log(names, lambda name: logs.read(f"{directory}/{name}"), -1, directory=directory)
     return found if found.read else None
@@ -301,7 +305,8 @@ def _check_mirror(
             "the number of partitions of a mirrored topic is asked of the new cluster",
             hint="leave out --partitions (kafka_partitions)",
         )
-    kafka = [s.offset or _initial_offsets(logs, s.source) for s in entry.sources]
+    directories = [log_directory(s.source, len(entry.sources), logs.sources) or s.source for s in entry.sources]
+    kafka = [s.offset or _initial_offsets(logs, name) for s, name in zip(entry.sources, directories, strict=True)]
     if not any(isinstance(offset, KafkaOffset) for offset in kafka):
         raise RefusedError(f"{logs.origin}: no source reads Kafka", hint="leave out --mirrored-from (mirrored_from)")
 

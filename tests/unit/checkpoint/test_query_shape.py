@@ -68,6 +68,17 @@ def test_named_sources(tmp_path: Path):
     assert [s.source for s in shape_of("named_sources", tmp_path, "4.3.0").sources] == ["orders", "returns"]
 
 
+def test_what_a_source_that_spark_4_2_names_reads(tmp_path: Path):
+    """Its directory bears the name, its offset the position."""
+    checkpoint = sample("4.0.0", "hdfs_agg").unpack(tmp_path / "hdfs_agg")
+    (checkpoint / "sources/0").rename(checkpoint / "sources/orders")
+    opened = Checkpoint.at(open_location(str(checkpoint)))
+    newest = opened.progress().newest
+    assert newest
+    (source,) = read_query_shape(opened.tree(), newest).sources
+    assert source.reads == (f"file:{HOME}/hdfs_agg/in",)
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_keys_and_values_of_one_store(version: int):
     (found,) = parse_store_schemas(schema_file([("k", "string")], version=version), path=PATH)

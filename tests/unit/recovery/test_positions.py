@@ -165,6 +165,27 @@ def files_stream(newest: int, *, committed: int | None = None) -> Files:
     return files | {f"sources/0/{i}": file_source_log(i) for i in range(newest + 1)}
 
 
+def test_the_log_of_a_source_that_spark_4_2_names(place: Location) -> None:
+    """Its directory bears the name, its offsets the position: the files that it read are read by nobody again."""
+    files = {path.replace("sources/0/", "sources/orders/"): content for path, content in files_stream(3).items()}
+    found = of(place / "old", files)
+    (source,) = found.sources
+    assert (source.verdict, source.repeats) == (Verdict.WILL_DUPLICATE, {"files": 4})
+    assert [seed.path for seed in found.seeds] == ["sources/orders/0"]
+    assert found.unread == ()
+    assert put_seeds(found, place / "new").verdict is Verdict.SAFE
+
+
+def test_logs_of_several_named_sources_are_not_told_apart(place: Location) -> None:
+    """Spark 4.2 does not record whose log is whose."""
+    files = stream(*[(compact({"logOffset": b}), compact({"logOffset": b})) for b in range(2)])
+    files |= {f"sources/{name}/{i}": file_source_log(i) for name in ("orders", "returns") for i in range(2)}
+    found = of(place, files)
+    assert (found.verdict, found.seeds) == (Verdict.WILL_DUPLICATE, ())
+    assert [source.repeats for source in found.sources] == [None, None]
+    assert "which directory is that of source 1 was not recorded" in found.sources[1].reasons[0]
+
+
 def test_files_are_seeded_one_by_one(place: Location) -> None:
     found = of(place / "old", files_stream(3, committed=3))
     (source,) = found.sources
