@@ -202,8 +202,9 @@ def plan_to_undo(place: Location, repository: Repository, plan_id: str | None) -
         what = f"no plan {plan_id}" if plan_id else f"no change of {place}"
         raise NoSuchBackupError(
             f"{repository.location} keeps {what}",
-            hint="name the repository that the change was carried out with (--repository); restores of version 0.1.0 are "
-            "undone by restoring the backup <name>.before-restore",
+            hint="name the repository that the change was made with (--repository). A rewind, reset or repair without one is "
+            "kept beside the checkpoint: leave --repository out. Restores of version 0.1.0 are undone by restoring the backup "
+            "<name>.before-restore",
         )
     return document
 

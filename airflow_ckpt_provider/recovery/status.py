@@ -120,9 +120,11 @@ def status_in(
     record = next(_changes(place, records, since, kinds=(RewindPlan.kind,)), None)
     committed = progress.latest_committed
     if record is None:
+        where = f"in {repository.location}" if repository else "beside it"
         return RewindStatus(
             UNTOUCHED,
-            f"{place} was not changed: its newest committed batch is {committed}, and the stream can be started as it is.",
+            f"No change of {place} that is not undone is recorded {where}. Its newest committed batch is {committed}, it is not "
+            "sealed, and the stream can be started as it is. A change that was made with another repository is recorded there.",
             (command("inspect", place),),
         )
     plan_id = str(record["plan_id"])

@@ -67,6 +67,21 @@ def test_status_and_undo_of_any_change(verb: str, checkpoint: Path, repository: 
     assert status(checkpoint, *where)["kind"] == "untouched"
 
 
+def test_status_finds_a_change_beside_the_checkpoint_also_if_a_repository_is_given(
+    checkpoint: Path, repository: Path
+) -> None:
+    """A rewind or reset without ``--repository`` is kept beside the checkpoint; the repository of the backups has none of it."""
+    assert f"No change of {checkpoint} that is not undone is recorded in {repository}." in str(
+        status(checkpoint, "--repository", repository)["message"]
+    )
+    done(run("reset", checkpoint, "--new-query-id", "--sink", "kafka", "--apply", *STOPPED))
+    assert status(checkpoint, "--repository", repository) == status(checkpoint)
+    assert status(checkpoint)["kind"] == "changed"
+    refused = run("undo", checkpoint, "--repository", repository, *STOPPED)
+    assert refused.code == 1
+    assert "leave --repository out" in refused.err
+
+
 def test_undo_of_the_reset_of_a_flow(checkpoint: Path, tmp_path: Path) -> None:
     live = tmp_path / "pipeline/_checkpoints/spark_catalog/default/sales/ingest/0"
     shutil.copytree(checkpoint, live)
