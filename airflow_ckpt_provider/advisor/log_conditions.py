@@ -179,6 +179,8 @@ CONDITIONS = (
         names=("STREAMING_CHECKPOINT_LOG_WRITE_FAILURE", "CANNOT_LOAD_CHECKPOINT_FILE_MANAGER"),
         patterns=(
             r"(?:Permission denied|AccessDenied\w*|AccessControlException).{0,300}/(?:offsets|commits|state|sources)\b",
+            r"(?:No space left on device|DSQuotaExceededException|NSQuotaExceededException|Status Code: 403)(?s:.{0,3000}?)"
+            r"(?:CheckpointFileManager|HDFSMetadataLog|StateStore)",
         ),
     ),
     ErrorCondition(

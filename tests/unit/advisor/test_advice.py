@@ -172,6 +172,16 @@ POSTED = [
     ),
     ("LOG-NOT-WRITTEN", "java.nio.file.AccessDeniedException: s3a://lake/ck/orders/offsets/12: PUT 0-byte object: 403"),
     (
+        "LOG-NOT-WRITTEN",
+        "java.io.IOException: No space left on device\n\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)\n\tat "
+        "org.apache.spark.sql.execution.streaming.CheckpointFileManager$RenameBasedFSDataOutputStream.close",
+    ),
+    (
+        "LOG-NOT-WRITTEN",
+        "com.amazonaws.services.s3.model.AmazonS3Exception: Access Denied (Service: Amazon S3; Status Code: 403; Error Code: "
+        "AccessDenied)\n\tat org.apache.spark.sql.execution.streaming.HDFSMetadataLog.write(HDFSMetadataLog.scala:1)",
+    ),
+    (
         "STATE-RESOURCES",
         "[CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR] StateStoreId: RocksDB instance could not be acquired by [ThreadId: "
         "Some(69)] for operationType=load_store",
