@@ -204,7 +204,7 @@ def test_a_join_of_kafka_and_delta(spark_host: SparkHost, kafka_broker: KafkaBro
         produce(kafka_broker, topic, group)
         append(spark_host, table, group)
         old.run()
-    found = positions(old)
+    found = positions(old, tables={"1": open_location(str(table))})
     assert [s.kind for s in found.sources] == ["kafka", "delta"]
     assert [s.verdict for s in found.sources] == [Verdict.UNKNOWN, Verdict.SAFE]
     for group in (range(12, 16), range(16, 20)):
