@@ -206,7 +206,7 @@ class Notifier(Declared):
     """Who is informed: one of Airflow's notifiers.
 
     :param notifier: its class by its dotted name.
-    :param arguments: what it is made with; a secret belongs into its connection.
+    :param arguments: what it is made with; a secret belongs in its connection.
     """
 
     shorthand: ClassVar[str | None] = "notifier"
