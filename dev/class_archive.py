@@ -29,8 +29,12 @@ ROOT = Path(__file__).resolve().parents[1]
 ARCHIVES = ROOT / ".cache" / "java"
 #: What is on the class path of all Sparks: it has to be the same for the archive to be taken.
 LISTINGS = ("spark-jars", "iceberg-jars")
-#: A Spark that runs for seconds: compiling less saves half of its processor time.
-OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: A Spark that runs for seconds: compiling less saves half of its processor time; not verifying the classes of released jars,
+#: and starting programs (Hadoop asks ``readlink`` and ``chmod`` for each file) without a second one that starts them, a tenth.
+OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
+    "-Djdk.lang.Process.launchMechanism=VFORK"
+)
 
 #: What most tests do: streams with state from one table into another, of Delta and of Iceberg.
 STREAMS = """
