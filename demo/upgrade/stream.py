@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demo.orders import opening_of
 from demo.stream import STATE_PARTITIONS, start_spark
 from demo.upgrade.place import Place
-from demo.upgrade.versions import FAULT_FROM, INPUT, VERSIONS
+from demo.upgrade.versions import FAULT, INPUT, VERSIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryListener
     from pyspark.sql.streaming.query import StreamingQuery
 
 #: A stream as most are, not one whose copies tear.
@@ -27,8 +27,8 @@ CONF = {
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "10",
     "spark.sql.streaming.stateStore.maintenanceInterval": "60s",
 }
-#: Files that arrive, from its start on, before a bad version meets an order it cannot take.
-_FILES_UNTIL_FAULT = 24
+#: Batches with orders that a bad version writes, from its start on, before its fault comes: fewer than the health gate waits for.
+_BATCHES_UNTIL_FAULT = 2
 
 
 def settings(place: Place) -> dict[str, str]:
@@ -36,8 +36,7 @@ def settings(place: Place) -> dict[str, str]:
 
     :param place: where all of it is.
     """
-    arrived = sum(1 for _ in place.orders.glob("*.json"))
-    return {**CONF, INPUT: str(place.orders), FAULT_FROM: opening_of(arrived + _FILES_UNTIL_FAULT).isoformat()}
+    return {**CONF, INPUT: str(place.orders)}
 
 
 def start_stream(
@@ -54,6 +53,27 @@ def start_stream(
     return writer.option("checkpointLocation", str(checkpoint)).start(str(table))
 
 
+def _fault_later(spark: SparkSession) -> StreamingQueryListener:
+    """A listener that lets the fault of a bad version come."""
+    from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryListener
+
+    class FaultLater(StreamingQueryListener):
+        written = 0
+
+        def onQueryStarted(self, event: object) -> None:  # noqa: N802 - Spark's name
+            pass
+
+        def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+            self.written += event.progress.numInputRows > 0
+            if self.written == _BATCHES_UNTIL_FAULT:
+                spark._jvm.java.lang.System.setProperty(FAULT, "now")  # type: ignore[union-attr]
+
+        def onQueryTerminated(self, event: object) -> None:  # noqa: N802 - Spark's name
+            pass
+
+    return FaultLater()
+
+
 def main(place: Place, version: str) -> int:
     """Run until asked to stop.
 
@@ -67,6 +87,7 @@ def main(place: Place, version: str) -> int:
         print(f"version {version}", flush=True)
         spark = start_spark(settings(place))
         spark.streams.addListener(ProgressLines(str(place.progress)))
+        spark.streams.addListener(_fault_later(spark))
         query = start_stream(spark, version, place.checkpoint, place.table)
         request = run_until_stopped(query, str(place.stop))
         spark.stop()

@@ -17,8 +17,8 @@ Build = Callable[["SparkSession"], "DataFrame"]
 
 #: Setting with the directory that orders arrive in.
 INPUT = "spark.orders.input"
-#: Setting with the time of the first order that the bad versions cannot take, where their fault comes later.
-FAULT_FROM = "spark.orders.fault.from"
+#: Property of the driver's Java: once it is set, the bad versions whose fault comes later cannot take an order any more.
+FAULT = "orders.fault"
 _FILES_A_BATCH = 200
 
 
@@ -38,11 +38,11 @@ def crash_at_start(spark: SparkSession) -> DataFrame:
 
 
 def crash_later(spark: SparkSession) -> DataFrame:
-    """Fails some batches later, at the first order it cannot take."""
+    """Fails some batches later, at the next order."""
     from pyspark.sql import functions as f
 
     unknown = f.raise_error(f.concat(f.lit("no tax rate for order "), "order_id")).cast("long")
-    return second(spark).withColumn("vat", f.when(_fault(spark), unknown).otherwise(f.col("vat")))
+    return second(spark).withColumn("vat", f.when(_fault(), unknown).otherwise(f.col("vat")))
 
 
 def stall(spark: SparkSession) -> DataFrame:
@@ -51,7 +51,7 @@ def stall(spark: SparkSession) -> DataFrame:
 
     # A call to a service that never answers.
     asked = f.expr("cast(reflect('java.lang.Thread', 'sleep', 86400000L) as long)")
-    return second(spark).withColumn("vat", f.when(_fault(spark), asked).otherwise(f.col("vat")))
+    return second(spark).withColumn("vat", f.when(_fault(), asked).otherwise(f.col("vat")))
 
 
 def drops_rows(spark: SparkSession) -> DataFrame:
@@ -87,7 +87,7 @@ def _orders(spark: SparkSession) -> DataFrame:
     return files.json(str(spark.conf.get(INPUT)))
 
 
-def _fault(spark: SparkSession) -> Column:
+def _fault() -> Column:
     from pyspark.sql import functions as f
 
-    return f.col("at") >= f.lit(spark.conf.get(FAULT_FROM)).cast("timestamp")
+    return f.expr(f"reflect('java.lang.System', 'getProperty', '{FAULT}') is not null")
