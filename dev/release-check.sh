@@ -17,6 +17,11 @@ if ! grep -q "^    \"airflow-ckpt-core==$version\",$" pyproject.toml; then
     echo "pyproject.toml does not depend on airflow-ckpt-core==$version" >&2
     exit 1
 fi
+# A package index shows the README without the files that it links to.
+if [ -n "${GITHUB_REPOSITORY:-}" ]; then
+    at=https://github.com/$GITHUB_REPOSITORY
+    sed -E -i -e "s#(!\[[^]]*\]\()(docs/)#\1$at/raw/$tag/\2#g" -e "s#\]\((docs/|[A-Z]+\.md)#]($at/blob/$tag/\1#g" README.md
+fi
 rm -rf dist
 (cd core && ../.venv/bin/python -m hatchling build -d ../dist >/dev/null)
 .venv/bin/python -m hatchling build -d dist >/dev/null
