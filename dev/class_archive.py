@@ -31,9 +31,10 @@ ARCHIVES = ROOT / ".cache" / "java"
 LISTINGS = ("spark-jars", "iceberg-jars")
 #: A Spark that runs for seconds: compiling less saves half of its processor time; not verifying the classes of released jars,
 #: and starting programs (Hadoop asks ``readlink`` and ``chmod`` for each file) without a second one that starts them, a tenth.
+#: One that runs for minutes fills the 48 MB that Java then has for compiled code, and a thread sweeps them all the time.
 OPTIONS = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
-    "-Djdk.lang.Process.launchMechanism=VFORK"
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions "
+    "-XX:-BytecodeVerificationRemote -Djdk.lang.Process.launchMechanism=VFORK"
 )
 
 #: What most tests do: streams with state from one table into another, of Delta and of Iceberg.
