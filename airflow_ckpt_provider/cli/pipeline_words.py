@@ -18,6 +18,7 @@ _WORDS = {
     ),
     "give --wait-for RUNNING, or None": "give --wait-for RUNNING",
     "wait for that one with PipelineUpdateSensor(update_id=…)": "wait for that one in the workspace",
+    "backup='deep_clone' keeps one": "the command line keeps none; a task of Airflow can, by a deep clone",
     "the next attempt of this task": "the same command, run again,",
     "the token of the connection": "the token",
     "the connection's user": "the user of this login",

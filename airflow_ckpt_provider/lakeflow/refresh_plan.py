@@ -178,9 +178,9 @@ def plan_pipeline_refresh(
     warnings = examined.warnings()
     if not kept and not request.dry_run:
         warnings.append(
-            f"no copy is kept: {names} cannot be brought back (PipelineRefreshOperator with backup='deep_clone' keeps one)"
+            f"no copy is kept: {names} cannot be brought back (backup='deep_clone' keeps one)"
             if not everything or tables
-            else "no copy is kept (PipelineRefreshOperator with backup='deep_clone' keeps one)"
+            else "no copy is kept (backup='deep_clone' keeps one)"
         )
     warnings.append("tables that read the emptied ones as streams fail until they are refreshed in full too")
     return PipelinePlan(

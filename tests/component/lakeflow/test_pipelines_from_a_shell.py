@@ -189,6 +189,10 @@ def test_hints_name_options_of_the_command(
         ("give wait_for, or configuration_after='keep'", "give wait_for, or --configuration-after keep"),
         ("or give timezone='Europe/Berlin'", "or give --timezone Europe/Berlin"),
         ("accept it explicitly: accept='WILL_LOSE'", "accept it explicitly: --accept WILL_LOSE"),
+        (
+            "no copy is kept (backup='deep_clone' keeps one)",
+            "no copy is kept (the command line keeps none; a task of Airflow can, by a deep clone)",
+        ),
         ("the next attempt of this task tries again", "the same command, run again, tries again"),
     ],
 )
