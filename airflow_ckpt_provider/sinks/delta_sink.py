@@ -56,6 +56,9 @@ class DeltaTableContent(SinkContent):
         """Judge a start; a rollback goes to a version whose files are all there."""
         remembered = beyond_the_log(self.sink, self.table, start.ids)
         report = judge_start(self.table, start, remembered=remembered)
+        feature = report.rollback.feature if report.rollback else None
+        if feature and start.ids.app_id not in (None, start.ids.current):
+            return replace(report, rollback=None, obstacle=_remembered_by_code(feature, str(start.ids.app_id)))
         return _with_whole_version(self.sink.place, self.table, report) if self.sink.place else report
 
 
@@ -76,10 +79,8 @@ class DeltaSink(SinkKind):
         rollback, report = change.rollback, change.report
         if rollback.feature and change.app_id != change.query_id:
             raise RefusedError(
-                f"{report.uri} has the feature {rollback.feature}, with which deltalake cannot restore it, and after a RESTORE "
-                f"by Spark it still remembers the batches of txnAppId {change.app_id}, which only the query's code can change",
-                hint="rewind with --sink-policy keep, restore the table by Spark "
-                "(airflow_ckpt_provider/jobs/roll_table_back.py), and give the code another txnAppId before it is started",
+                f"{report.uri}: {_remembered_by_code(rollback.feature, change.app_id)}",
+                hint="rewind with --sink-policy keep",
             )
         if rollback.feature and change.sink.by_spark is None:
             raise RefusedError(
@@ -291,6 +292,15 @@ def brought_forward(change: SinkChange) -> RefusedError:
     return RefusedError(
         f"{change.sink.name} was brought forward again by an undo of rewind {change.plan_id}, which was not ended",
         hint=f"run it again: `{change.undo_command}`",
+    )
+
+
+def _remembered_by_code(feature: str, app_id: str) -> str:
+    """Why a table is not rolled back that only Spark can restore, and that knows the query by an id which its code names."""
+    return (
+        f"it has the feature {feature}, with which deltalake cannot restore it, and after a RESTORE by Spark it still remembers "
+        f"the batches of txnAppId {app_id}, which only the query's code can change: keep the sink, restore the table by Spark "
+        "(airflow_ckpt_provider/jobs/roll_table_back.py), and give the code another txnAppId before it is started"
     )
 
 

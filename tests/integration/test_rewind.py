@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
@@ -83,8 +84,9 @@ def test_to_a_backup_that_is_older_than_the_checkpoint(story: Story) -> None:
     story.run(2)
     backup = create_backup(story.ckpt, story.repository)
     story.run(8, faulty=True)
+    empty = Repository.open_or_create(open_location(str(story.root / "empty")))
     with pytest.raises(RefusedError, match="cannot be rewound to"):
-        story.plan("to_batch", backup.batch_id, repository=open_location(str(story.root / "empty")))
+        story.plan("to_batch", backup.batch_id, repository=empty.location)
     outcome = story.rewind("to_batch", backup.batch_id)
     assert outcome.written > 0
     story.run(1)

@@ -85,6 +85,18 @@ def test_a_file_sink(orders: Location, tmp_path: Path) -> None:
     assert len([*(tmp_path / "out").glob("part-*")]) == NEWEST + 1
 
 
+def test_a_roll_back_by_spark_that_a_txn_app_id_outlives_is_refused_in_the_plan(
+    orders: Location, tmp_path: Path
+) -> None:
+    """The table would still know the batches by the id in the query's code, which no new query id changes."""
+    table = Path(delta_table(tmp_path / "named", range(NEWEST + 1), app_id="orders").uri)
+    edit_first(table, lambda text: text.replace(PROTOCOL, FEATURES))
+    sink = Sink(open_location(str(table)), app_id="orders", by_spark=lambda target, expected: None)
+    with pytest.raises(RefusedError, match="still remembers the batches of txnAppId orders"):
+        planned(orders, sink)
+    assert planned(orders, sink, SinkPolicy.ACCEPT).sink_verdict is Verdict.WILL_SKIP
+
+
 def test_only_spark_brings_it_forward(orders: Location, table: Path) -> None:
     edit_first(table, lambda text: text.replace(PROTOCOL, FEATURES))
     place = open_location(str(table))
