@@ -58,7 +58,7 @@ def run(command: str) -> int:
 def test_nothing_was_changed(orders: Location) -> None:
     situation = status_of(Checkpoint.at(orders), None)
     assert (situation.kind, situation.plan_id) == ("untouched", None)
-    assert f"its newest committed batch is {NEWEST}" in situation.message
+    assert f"Its newest committed batch is {NEWEST}" in situation.message
     assert run(situation.commands[0]) == 0
 
 
