@@ -121,8 +121,8 @@ def test_the_matrix(
     else:
         answer("lakeflow_recover", "Approve")
         form = {"mode": "apply", "strategy": "reset_checkpoint", "warehouse_id": WAREHOUSE}
-        # Nobody has asked a broker; and later updates have no parameter of this one.
-        form["accept"] = "UNKNOWN" if kind == "kafka" or language == "sql" else None
+        # Nobody has asked a broker or read the table; and later updates have no parameter of this one.
+        form["accept"] = "UNKNOWN" if kind != "files" or language == "sql" else None
         form["wait_for"] = "RUNNING" if mode == "continuous" else "COMPLETED"
         positions = case.starting_positions
         ran = run("lakeflow_recover", **form, flows=list(positions), starting_positions=positions)
