@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from airflow_ckpt_provider.backup.beside import default_repository, has_room_beside, repair_place
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.history import UNDOABLE, not_undone, records_of
 from airflow_ckpt_provider.change.plan import undone_by
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.errors import NoSuchBackupError
@@ -13,7 +15,9 @@ from airflow_ckpt_provider.recovery.flows.flow import CHECKPOINTS
 from airflow_ckpt_provider.storage.location import Location
 
 
-def repository_of_change(checkpoint: Location, plan_id: str | None = None) -> Repository:
+def repository_of_change(
+    checkpoint: Location, plan_id: str | None = None, *, given: Repository | None = None, stands: bool = False
+) -> Repository:
     """Find the repository that keeps a change of a checkpoint.
 
     Rewinds and resets without a repository are kept in ``<checkpoint>.rewinds``, repairs in ``<checkpoint>.repairs``, resets of a
@@ -21,9 +25,11 @@ def repository_of_change(checkpoint: Location, plan_id: str | None = None) -> Re
 
     :param checkpoint: the checkpoint.
     :param plan_id: the change; by default the one that is half-way, else the newest one.
+    :param given: a repository that may keep it as well.
+    :param stands: a change that was undone does not count.
     :raises NoSuchBackupError: there is no such repository.
     """
-    found = repositories_beside(checkpoint)
+    found = [*([given] if given else []), *repositories_beside(checkpoint)]
     if not found:
         raise NoSuchBackupError(
             f"there is no repository with changes of {checkpoint} beside it",
@@ -35,7 +41,7 @@ def repository_of_change(checkpoint: Location, plan_id: str | None = None) -> Re
     wanted = plan_id or (undone_by(seal.plan_id) if seal else None)
     if wanted is not None:
         return next((repository for repository in found if repository.kept_plan(wanted) is not None), found[0])
-    return max(found, key=lambda repository: _newest(repository, checkpoint))
+    return max(found, key=lambda repository: _newest(repository, checkpoint, stands=stands))
 
 
 def repositories_beside(checkpoint: Location) -> list[Repository]:
@@ -53,7 +59,9 @@ def places_beside(checkpoint: Location) -> Iterator[Location]:
         yield default_repository(storage)
 
 
-def _newest(repository: Repository, checkpoint: Location) -> str:
-    """The time of the newest record of a checkpoint; empty if there is none."""
-    own = (str(record["at"]) for record in repository.records() if record.get("checkpoint") == checkpoint.uri)
-    return max(own, default="")
+def _newest(repository: Repository, checkpoint: Location, *, stands: bool) -> str:
+    """The time of the newest record of a change of a checkpoint, or of an undo; empty if there is none."""
+    records: Iterable[dict[str, Any]] = records_of(checkpoint, repository)
+    if stands:
+        records = not_undone(records, kinds=UNDOABLE)
+    return max((str(record["at"]) for record in records), default="")

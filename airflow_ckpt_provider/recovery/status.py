@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 from typing import Any
@@ -17,8 +17,9 @@ from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.seal import Seal
-from airflow_ckpt_provider.errors import CkptError, RepositoryError, command
+from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, RepositoryError, command
 from airflow_ckpt_provider.recovery.flows.reset import flow_reset_command
+from airflow_ckpt_provider.recovery.kept_changes import repository_of_change
 from airflow_ckpt_provider.recovery.reset.plan import ResetRequest, reset_command
 from airflow_ckpt_provider.recovery.restore.plan import restore_command
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
@@ -80,6 +81,24 @@ def status_of(checkpoint: Checkpoint, repository: Repository | None, *, since: d
             if newest is None:
                 raise
     return _changed(checkpoint.location.uri, repository, there, newest)
+
+
+def status_by(checkpoint: Checkpoint, given: Repository | None) -> RewindStatus:
+    """The same by the repository that has the newest change of it: the one that is named, or one beside the checkpoint.
+
+    :param checkpoint: the checkpoint.
+    :param given: the repository that is named; ``None``: there is none. If what is beside the checkpoint cannot be read, its
+        answer counts, and the message says so.
+    """
+    try:
+        return status_of(checkpoint, repository_of_change(checkpoint.location, given=given, stands=True))
+    except NoSuchBackupError:
+        return status_of(checkpoint, None)
+    except CkptError as e:
+        if given is None:
+            raise
+        found = status_of(checkpoint, given)
+        return replace(found, message=f"{found.message} Whether a change is kept beside it is not known: {e.message}.")
 
 
 def _changed(place: str, repository: Repository | None, there: Target, record: dict[str, Any]) -> RewindStatus:

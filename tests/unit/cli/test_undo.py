@@ -82,6 +82,27 @@ def test_status_finds_a_change_beside_the_checkpoint_also_if_a_repository_is_giv
     assert "leave --repository out" in refused.err
 
 
+def test_status_reports_the_newest_change_wherever_it_is_kept(checkpoint: Path, repository: Path) -> None:
+    (checkpoint / "commits" / str(NEWEST)).unlink()
+    done(run("restore", repository, "latest", checkpoint, "--replace", "--apply", *STOPPED))
+    restored = status(checkpoint, "--repository", repository)
+    done(run("reset", checkpoint, "--new-query-id", "--sink", "kafka", "--apply", *STOPPED))
+    found = status(checkpoint, "--repository", repository)
+    assert (found, found["plan_id"] != restored["plan_id"]) == (status(checkpoint), True)
+    done(run("undo", checkpoint, *STOPPED))
+    assert status(checkpoint, "--repository", repository)["plan_id"] == restored["plan_id"]
+
+
+def test_status_says_that_what_is_beside_the_checkpoint_cannot_be_read(checkpoint: Path, repository: Path) -> None:
+    beside = checkpoint.with_name(f"{checkpoint.name}.rewinds")
+    beside.mkdir()
+    (beside / "repository.json").write_text("{")
+    message = str(status(checkpoint, "--repository", repository)["message"])
+    assert f"recorded in {repository}." in message
+    assert "Whether a change is kept beside it is not known: " in message
+    assert run("status", checkpoint).code != 0
+
+
 def test_undo_of_the_reset_of_a_flow(checkpoint: Path, tmp_path: Path) -> None:
     live = tmp_path / "pipeline/_checkpoints/spark_catalog/default/sales/ingest/0"
     shutil.copytree(checkpoint, live)
