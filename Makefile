@@ -98,7 +98,7 @@ change-soak: venv ## 300 random histories of changes that are paused, taken over
 reset-soak: venv ## 1,000 runs of pipeline operators with faults, retries and kills: none resets twice
 	@$(PY) -m pytest -m slow tests/component/lakeflow/test_no_double_reset.py $(ARGS)
 
-slow: java venv jars ## The proofs that take minutes, in parts of up to half an hour: PART=doctor; without it, which there are
+slow: java venv jars ## The proofs that take minutes, in parts: PART=doctor; without it, which there are
 	@$(PY) -m dev.slow_tests $(or $(PART),--help) $(ARGS)
 
 slow-all: java venv jars ## All parts of `make slow` at once (hours)

@@ -9,10 +9,11 @@ side, so that no part waits for the last file of another, then the parts that me
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -117,7 +118,7 @@ def run_all(arguments: list[str]) -> int:
     :return: 0 if all passed.
     """
     groups = [part for part in PARTS if part not in BY_THE_CLOCK], [part for part in PARTS if part in BY_THE_CLOCK]
-    table = []
+    table: list[tuple[str, int, int, float]] = []
     codes = []
     began = time.monotonic()
     for parts in groups:
@@ -125,16 +126,25 @@ def run_all(arguments: list[str]) -> int:
         report.unlink(missing_ok=True)
         codes.append(run(parts, [*arguments, f"--junitxml={report}"]))
         cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []  # noqa: S314
-        for part in parts:
-            modules = {".".join(Path(file).relative_to(TESTS.parent).with_suffix("").parts) for file in files_of(part)}
-            own = [case for case in cases if case.get("classname") in modules]
-            failed = sum(case.find("failure") is not None or case.find("error") is not None for case in own)
-            table.append((part, len(own), failed, sum(float(case.get("time", 0)) for case in own) / 60))
+        table += [(part, *of_part(part, cases)) for part in parts]
     print(f"{'part':<12} {'tests':>5} {'failed':>6} {'minutes of a worker':>20}")
     for part, tests, failed, minutes in table:
         print(f"{part:<12} {tests:>5} {failed:>6} {minutes:>20.1f}")
     print(f"all          {sum(tests for _, tests, *_ in table):>5} in {(time.monotonic() - began) / 60:.0f} minutes")
     return int(any(codes))
+
+
+def of_part(part: str, cases: Iterable[ElementTree.Element]) -> tuple[int, int, float]:
+    """How many tests of a report are of a part, how many of these failed, and the minutes that they took.
+
+    :param part: a key of :data:`PARTS`.
+    :param cases: the elements ``testcase`` of pytest's report.
+    """
+    modules = {".".join(Path(file).relative_to(TESTS.parent).with_suffix("").parts) for file in files_of(part)}
+    # A test of a class is named ``tests.unit.test_module.TestClass``.
+    own = [case for case in cases if re.sub(r"(\.Test\w*)+$", "", case.get("classname", "")) in modules]
+    failed = sum(case.find("failure") is not None or case.find("error") is not None for case in own)
+    return len(own), failed, sum(float(case.get("time", 0)) for case in own) / 60
 
 
 def main() -> int:

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from requests.utils import get_environ_proxies
@@ -359,6 +360,20 @@ def test_each_slow_test_is_in_one_part() -> None:
         if marked and path != Path(__file__):
             of = [part for part, files in parts.items() if str(path) in files]
             assert len(of) == 1, f"{path.relative_to(ROOT)} is in {of or 'no part'} of dev/slow_tests.py"
+
+
+def test_the_table_of_slow_parts_counts_tests_of_classes() -> None:
+    failed = "<failure/>"
+    report = ElementTree.fromstring(  # noqa: S314
+        "<testsuite>"
+        f'<testcase classname="tests.integration.test_rewind" time="30">{failed}</testcase>'
+        f'<testcase classname="tests.integration.test_rewind.TestControls" time="60">{failed}</testcase>'
+        '<testcase classname="tests.integration.test_rewind_sources" time="30"/>'
+        '<testcase classname="tests.integration.test_seal" time="60"/>'
+        "</testsuite>"
+    )
+    assert slow_tests.of_part("rewind", report.iter("testcase")) == (3, 2, 2.0)
+    assert slow_tests.of_part("doctor", report.iter("testcase")) == (0, 0, 0.0)
 
 
 def test_what_is_tested_without_airflow_loads_none() -> None:
