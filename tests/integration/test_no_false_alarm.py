@@ -95,18 +95,16 @@ def iceberg_sink(host: SparkHost, root: Path, chance: random.Random) -> Said | N
     summaries = {int(s["snapshot-id"]): s["summary"] for s in metadata.get("snapshots") or ()}
     if not any("spark.sql.streaming.queryId" in summaries[id_] for id_ in line_of(metadata)):
         return None  # UNKNOWN: by MERGE, or expired
-    if any(
-        summaries[id_].get("operation") == "overwrite" and _wrote_every_file(summaries[id_])
-        for id_ in line_of(metadata)
-    ):
-        return None  # UNKNOWN: a DELETE that copies every file looks like INSERT OVERWRITE
     report = history.plan(history.newest, SinkPolicy.ACCEPT).sink
+    if report.verdict is Verdict.UNKNOWN and any(_replaced_every_file(summaries[id_]) for id_ in line_of(metadata)):
+        return None  # a DELETE that copies every file looks like INSERT OVERWRITE (docs/sinks.md)
     return report.verdict, report.reasons, history.told
 
 
-def _wrote_every_file(summary: Mapping[str, str]) -> bool:
-    """No data file of before is left after this snapshot."""
-    return summary.get("total-data-files") == summary.get("added-data-files", "0")
+def _replaced_every_file(summary: Mapping[str, str]) -> bool:
+    """Somebody else left no data file of before."""
+    replaced = summary.get("operation") == "overwrite" and "spark.sql.streaming.queryId" not in summary
+    return replaced and summary.get("total-data-files") == summary.get("added-data-files", "0")
 
 
 def iceberg_source(host: SparkHost, root: Path, chance: random.Random) -> Said:
