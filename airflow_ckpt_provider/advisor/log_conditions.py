@@ -180,7 +180,7 @@ CONDITIONS = (
         patterns=(
             r"(?:Permission denied|AccessDenied\w*|AccessControlException).{0,300}/(?:offsets|commits|state|sources)\b",
             r"(?:No space left on device|DSQuotaExceededException|NSQuotaExceededException|Status Code: 403)(?s:.{0,3000}?)"
-            r"(?:CheckpointFileManager|HDFSMetadataLog|StateStore)",
+            r"(?:CheckpointFileManager|HDFSMetadataLog)",
         ),
     ),
     ErrorCondition(

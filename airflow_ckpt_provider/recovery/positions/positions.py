@@ -197,7 +197,7 @@ def _position(
     mirror: Mirror | None,
 ) -> SourcePosition:
     name, time, clock = source.source, choice.entry.time, choice.by_clock
-    directory = log_directory(name, len(choice.entry.sources), logs.sources) or name
+    directory = _directory(logs, choice.entry, name)
     offset = source.offset or _initial_offsets(logs, directory)
     match offset:
         case KafkaOffset() if mirror and clock:
@@ -242,6 +242,11 @@ def _position(
         ),
         None,
     )
+
+
+def _directory(logs: ReadableLogs, entry: OffsetEntry, source: str) -> str:
+    """The directory of a source in ``sources/``; or the name of the source if which one it is was not recorded."""
+    return log_directory(source, len(entry.sources), logs.sources) or source
 
 
 def _initial_offsets(logs: ReadableLogs, directory: str) -> KafkaOffset | None:
@@ -305,8 +310,7 @@ def _check_mirror(
             "the number of partitions of a mirrored topic is asked of the new cluster",
             hint="leave out --partitions (kafka_partitions)",
         )
-    directories = [log_directory(s.source, len(entry.sources), logs.sources) or s.source for s in entry.sources]
-    kafka = [s.offset or _initial_offsets(logs, name) for s, name in zip(entry.sources, directories, strict=True)]
+    kafka = [s.offset or _initial_offsets(logs, _directory(logs, entry, s.source)) for s in entry.sources]
     if not any(isinstance(offset, KafkaOffset) for offset in kafka):
         raise RefusedError(f"{logs.origin}: no source reads Kafka", hint="leave out --mirrored-from (mirrored_from)")
 
