@@ -364,7 +364,7 @@ def test_each_slow_test_is_in_one_part() -> None:
 
 def test_the_table_of_slow_parts_counts_tests_of_classes() -> None:
     failed = "<failure/>"
-    report = ElementTree.fromstring(  # noqa: S314
+    report = ElementTree.fromstring(
         "<testsuite>"
         f'<testcase classname="tests.integration.test_rewind" time="30">{failed}</testcase>'
         f'<testcase classname="tests.integration.test_rewind.TestControls" time="60">{failed}</testcase>'
