@@ -12,6 +12,7 @@ from airflow_ckpt_provider.advisor.steps import (
     REPAIR,
     RESTART,
     RESTORE,
+    RESTORE_OLDER,
     SEAL,
 )
 
@@ -41,14 +42,14 @@ CONDITIONS = (
         "The file metadata, which holds the query's id, is gone while the logs are there.",
         "Do not start it with an older Spark or without the check: it makes a new id, and exactly-once sinks such as Delta "
         "then take replayed batches for new ones and write them twice.",
-        Remedy.RESTORE,
+        Remedy.REPAIR,
         (
-            Step(
-                "Put metadata back from a backup of the same query: one line, with the same id. Where rows were written to "
-                'Delta, the id is also the appId in the txn entries of the table\'s log ("queryId" in its history).',
-            ),
             DIAGNOSE,
-            RESTORE,
+            REPAIR,
+            Step(
+                "Without a backup: write metadata by hand, one line with the same id. Where rows were written to Delta, it "
+                'is the appId in the txn entries of the table\'s log ("queryId" in its history).',
+            ),
         ),
         names=(
             "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
@@ -75,6 +76,7 @@ CONDITIONS = (
             DIAGNOSE,
             REPAIR,
             RESTORE,
+            RESTORE_OLDER,
             Step("If the query ran with asyncProgressTrackingEnabled, start it again with that option."),
         ),
         names=("BATCH_METADATA_NOT_FOUND",),
@@ -115,11 +117,7 @@ CONDITIONS = (
         (
             Step("Run the query with the Spark that wrote the checkpoint, or a newer one."),
             BACKUPS,
-            Step(
-                "To return to the old Spark, restore a backup from before the upgrade.",
-                RESTORE.command,
-                RESTORE.operator,
-            ),
+            RESTORE_OLDER,
         ),
         names=("INVALID_LOG_VERSION",),
         patterns=(

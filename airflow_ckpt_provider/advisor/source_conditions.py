@@ -35,9 +35,13 @@ CONDITIONS = (
         Remedy.RAISE_RETENTION,
         (
             Step(
-                "Raise the topic's retention first, so that no more is lost while you look.",
+                "See the topic's present retention; -1 keeps all.",
+                call="kafka-configs.sh --bootstrap-server BROKER --describe --all --entity-type topics --entity-name {topic}",
+            ),
+            Step(
+                "Raise it above the present value, so that no more is lost meanwhile. A smaller value deletes more at once.",
                 call="kafka-configs.sh --bootstrap-server BROKER --alter --entity-type topics --entity-name {topic} "
-                "--add-config retention.ms=1209600000",
+                "--add-config retention.ms=MILLISECONDS",
             ),
             GUARD_KAFKA,
             BACKUP,
@@ -177,9 +181,9 @@ CONDITIONS = (
         Remedy.RAISE_RETENTION,
         (
             Step(
-                "Keep more of the table from now on.",
-                call="ALTER TABLE {table} SET TBLPROPERTIES ('delta.logRetentionDuration' = 'interval 60 days', "
-                "'delta.deletedFileRetentionDuration' = 'interval 60 days')",
+                "Keep more of the table from now on: DAYS are more than SHOW TBLPROPERTIES names now (defaults: 30 and 7).",
+                call="ALTER TABLE {table} SET TBLPROPERTIES ('delta.logRetentionDuration' = 'interval DAYS days', "
+                "'delta.deletedFileRetentionDuration' = 'interval DAYS days')",
             ),
             GUARD,
             Step("Where a copy of the table has those versions, point the query there once."),
@@ -216,8 +220,9 @@ CONDITIONS = (
         (
             Step("Stop whatever expires snapshots (expire_snapshots) until the stream reads again."),
             Step(
-                "Keep more snapshots from now on.",
-                call="ALTER TABLE {table} SET TBLPROPERTIES ('history.expire.max-snapshot-age-ms' = '1209600000')",
+                "Keep more snapshots from now on: more than SHOW TBLPROPERTIES names now (default: 5 days, 432000000). An "
+                "older_than of the job that expires them takes precedence.",
+                call="ALTER TABLE {table} SET TBLPROPERTIES ('history.expire.max-snapshot-age-ms' = 'MILLISECONDS')",
             ),
             BACKUP,
             Step(
@@ -371,8 +376,8 @@ CONDITIONS = (
             GUARD,
             Step("If its rows are accepted as lost: set spark.sql.files.ignoreMissingFiles=true for one start."),
             Step(
-                "Of a Delta table keep more from now on.",
-                call="ALTER TABLE {table} SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 60 days')",
+                "Of a Delta table keep more from now on: DAYS are more than SHOW TBLPROPERTIES names now (default: 7).",
+                call="ALTER TABLE {table} SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval DAYS days')",
             ),
             NEW_CHECKPOINT,
         ),

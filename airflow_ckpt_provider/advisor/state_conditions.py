@@ -5,6 +5,7 @@ from __future__ import annotations
 from airflow_ckpt_provider.advisor.condition import ErrorCondition, Remedy, Step
 from airflow_ckpt_provider.advisor.steps import (
     BACKUP,
+    BACKUPS,
     DIAGNOSE,
     KEEP_IT,
     LOOK,
@@ -12,6 +13,7 @@ from airflow_ckpt_provider.advisor.steps import (
     REPAIR,
     RESTART,
     RESTORE,
+    RESTORE_OLDER,
     REVERT,
     REWIND,
     VERIFY,
@@ -89,11 +91,8 @@ CONDITIONS = (
         Remedy.UPGRADE,
         (
             Step("Run the query with the Spark that wrote the state, or a newer one."),
-            Step(
-                "To return to the old Spark, restore a backup from before the upgrade.",
-                RESTORE.command,
-                RESTORE.operator,
-            ),
+            BACKUPS,
+            RESTORE_OLDER,
         ),
         names=(_LOAD + "INVALID_CHANGE_LOG_READER_VERSION", _LOAD + "INVALID_CHANGE_LOG_WRITER_VERSION"),
         patterns=(r"change ?log reader version cannot be",),
@@ -220,7 +219,8 @@ CONDITIONS = (
         Remedy.RETRY,
         (
             Step("Run the repartition again, with the same number of partitions; then start the query."),
-            Step("Or restore one from before it.", RESTORE.command, RESTORE.operator),
+            BACKUPS,
+            RESTORE_OLDER,
         ),
         names=(
             "STREAMING_UNFINISHED_REPARTITION_DETECTED",

@@ -16,12 +16,18 @@ VERIFY = Step(
     "CheckpointVerifyOperator",
 )
 RESTORE = Step(
-    "Restore the newest backup over the checkpoint; this prints the plan; --apply applies it and keeps what was there.",
-    ("restore", "{repository}", "latest", "{checkpoint}", "--name", "{name}", "--replace"),
+    "Restore the newest backup over the checkpoint; this prints the plan, with what the start will do in the sink; --apply "
+    "applies it and keeps what was there.",
+    ("restore", "{repository}", "latest", "{checkpoint}", "--name", "{name}", "--replace", "--sink", "{sink}"),
+    "CheckpointRestoreOperator",
+)
+RESTORE_OLDER = Step(
+    "To return to before it, restore a backup from before it: BACKUP stands for its id.",
+    ("restore", "{repository}", "BACKUP", "{checkpoint}", "--name", "{name}", "--replace", "--sink", "{sink}"),
     "CheckpointRestoreOperator",
 )
 BACKUP = Step(
-    "Keep the checkpoint as it is now.",
+    "Back up its newest committed batch. A batch that was planned and not committed is not part of it.",
     ("backup", "{checkpoint}", "{repository}", "--reason", "before recovery"),
     "CheckpointBackupOperator",
 )
@@ -36,8 +42,9 @@ DIAGNOSE = Step(
     "CheckpointDoctorOperator",
 )
 REPAIR = Step(
-    "Plan the smallest cut back to a batch that is whole; --apply applies it under a seal and sets a copy aside.",
-    ("doctor", "{checkpoint}", "--repair"),
+    "Plan the repair that loses least: files that a backup has are fetched from it, else the smallest cut back to a batch that "
+    "is whole; --apply applies it under a seal and sets a copy aside.",
+    ("doctor", "{checkpoint}", "--repair", "--repository", "{repository}", "--name", "{name}"),
     "CheckpointDoctorOperator",
 )
 RESTART = Step("Start the query again as it is.")

@@ -67,7 +67,17 @@ def test_what_a_missing_delta_tells():
     assert advice.condition.remedy is Remedy.RESTORE
     commands = [step.command for step in advice.steps if step.command]
     assert ("doctor", "/srv/streams/no_delta/ck") in commands
-    assert ("restore", "REPOSITORY", "latest", "/srv/streams/no_delta/ck", "--name", "ck", "--replace") in commands
+    assert (
+        "restore",
+        "REPOSITORY",
+        "latest",
+        "/srv/streams/no_delta/ck",
+        "--name",
+        "ck",
+        "--replace",
+        "--sink",
+        "SINK",
+    ) in commands
     assert advice.evidence.startswith(": org.apache.spark.SparkException: [CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA")
 
 

@@ -41,8 +41,8 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch):
     first, *rest = finished.out.splitlines()
     assert first == "STATE-FILE-MISSING  CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS"
     shown = "\n".join(rest)
-    assert "   airflow-ckpt doctor /srv/streams/no_delta/ck --repair" in shown
-    assert "   airflow-ckpt restore REPOSITORY latest /srv/streams/no_delta/ck --name ck --replace" in shown
+    assert "   airflow-ckpt doctor /srv/streams/no_delta/ck --repair --repository REPOSITORY --name ck" in shown
+    assert "   airflow-ckpt restore REPOSITORY latest /srv/streams/no_delta/ck --name ck --replace --sink SINK" in shown
     assert "in a DAG: CheckpointRestoreOperator" in shown
     assert "way out     restore" in shown
 
