@@ -136,10 +136,13 @@ class RestorePlan(Plan):
         """One for each thing that a sink does, the worst first: none hides behind that of another sink."""
         if self.sink is None:
             return
-        way = (
-            f"; to rewind with the sink: `airflow-ckpt rewind CHECKPOINT --to-batch {self.batch_id} --repository REPOSITORY "
+        rewind = (
+            f"`airflow-ckpt rewind CHECKPOINT --to-batch {self.batch_id} --repository REPOSITORY "
             f"{' '.join(['--sink SINK'] * max(len(self.sink.sinks), 1))} --sink-policy rollback`"
         )
+        # Without a checkpoint at the target there is nothing yet that could be rewound.
+        first = "accept it, restore, do not start the query, and rewind what was restored"
+        way = f"; to roll the sink back too: {rewind if self.target.is_checkpoint else f'{first}: {rewind}'}"
         for verdict, reasons in self.sink.by_verdict.items():
             word = sink_risk(verdict)
             if word is not None:

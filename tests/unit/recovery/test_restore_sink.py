@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError
 from airflow_ckpt_provider.recovery.chains.apply import apply_chain
 from airflow_ckpt_provider.recovery.chains.plan import ChainPlan
 from airflow_ckpt_provider.recovery.chains.planning import plan_chain
@@ -18,6 +18,7 @@ from airflow_ckpt_provider.recovery.restore.sink import sink_says
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
+from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
@@ -44,7 +45,10 @@ def test_a_table(place: Location, tmp_path: Path, newest: int, verdict: Verdict)
         RefusedError, match=r"needs somebody to accept: sink_skips \(sink: the table holds batches up to 6"
     ) as e:
         apply_restore(plan, rest=STOPPED)
-    assert "airflow-ckpt rewind" in e.value.message
+    assert (
+        "accept it, restore, do not start the query, and rewind what was restored: `airflow-ckpt rewind"
+        in e.value.message
+    )
     assert "--accept sink_skips" in (e.value.hint or "")
     assert target.walk() == {}
     assert apply_restore(plan, rest=STOPPED, accept=ACCEPTED).batch_id == 4
@@ -53,6 +57,35 @@ def test_a_table(place: Location, tmp_path: Path, newest: int, verdict: Verdict)
     with pytest.raises(RefusedError, match="needs somebody to accept: sink_skips"):
         apply_restore(again, rest=STOPPED)  # the query is started after it all the same
     assert apply_restore(again, rest=STOPPED, accept=ACCEPTED).already_done
+
+
+def test_the_way_that_the_refusal_names(place: Location, tmp_path: Path) -> None:
+    """The checkpoint is lost and the table is ahead: it is restored, then rewound where it is, with the table."""
+    sink = Sink(place=delta_table(tmp_path / "table", range(7)))
+    manifest = back_up(place, stream(4)).manifest
+    orders = plant(place / "orders", {"nothing": b"yet"})
+    for path in orders.walk():
+        orders.delete(path)
+    restore = plan_restore(repository(place), manifest, orders, sink=sink_says(sink, manifest, orders))
+    with pytest.raises(NotACheckpointError):  # so a rewind alone is no way out of it
+        plan_rewind(
+            Checkpoint.at(orders), Specifier("to_batch", "4"), sink=sink, sink_exit=SinkPolicy.ROLLBACK, guards=()
+        )
+    apply_restore(restore, rest=STOPPED, accept=["sink_skips"])
+    rewind = plan_rewind(
+        Checkpoint.at(orders), Specifier("to_batch", "4"), sink=sink, sink_exit=SinkPolicy.ROLLBACK, guards=()
+    )
+    assert rewind.sink_verdict is Verdict.SAFE
+    apply_rewind(rewind, Checkpoint.at(orders), repository(place), sink=sink, rest=STOPPED)
+    after = plan_restore(repository(place), manifest, orders, replace=True, sink=sink_says(sink, manifest, orders))
+    assert after.verdict is Verdict.SAFE
+    replacing = plant(place / "other", stream(6))
+    ahead = Sink(place=delta_table(tmp_path / "ahead", range(7)))
+    plan = plan_restore(
+        repository(place), manifest, replacing, replace=True, sink=sink_says(ahead, manifest, replacing)
+    )
+    assert plan.risks
+    assert not any("do not start the query" in risk.why for risk in plan.risks)  # there it can be rewound at once
 
 
 def test_the_checkpoint_is_where_a_rewind_goes_already(place: Location, tmp_path: Path) -> None:
