@@ -61,4 +61,5 @@ with DAG(
     )
     # [END howto_copy]
 
-    expire >> check >> copy
+    # What the check finds in one backup does not keep the whole ones from the second place.
+    expire >> [check, copy]

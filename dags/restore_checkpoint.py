@@ -15,6 +15,17 @@ from airflow.sdk import DAG, Param, task
 from airflow_ckpt_provider.operators.restore import CheckpointRestoreOperator
 
 OPTIONAL = ["null", "string"]
+#: What both tasks take from the form.
+WHERE = {
+    "repository": "{{ params.repository }}",
+    "repository_conn_id": "{{ params.repository_conn_id }}",
+    "target": "{{ params.target }}",
+    "target_conn_id": "{{ params.target_conn_id }}",
+    "target_uri": "{{ params.target_uri }}",
+    "sink": "{{ params.sink }}",
+    "sink_conn_id": "{{ params.sink_conn_id }}",
+    "replace": "{{ params.replace }}",
+}
 
 
 @task.branch
@@ -59,6 +70,20 @@ with DAG(
         "batch": Param(
             None, type=["null", "integer"], minimum=0, title="Batch", description="empty: the newest of the backup"
         ),
+        "target_uri": Param(
+            None,
+            type=OPTIONAL,
+            title="Target as Spark names it",
+            description="where the plan asks for it: another place",
+        ),
+        "sink": Param(
+            None,
+            type=OPTIONAL,
+            title="Sink",
+            description="what the stream writes to: the plan says what the start will do there. Directory of the table, its "
+            "name, or foreachBatch, foreach, kafka",
+        ),
+        "sink_conn_id": Param(None, type=OPTIONAL, title="Connection for the sink"),
         "replace": Param(False, type="boolean", title="Replace", description="what is at the target; it is kept first"),
         "query_is_stopped": Param(
             False,
@@ -79,15 +104,11 @@ with DAG(
     # [START howto_restore_plan]
     plan = CheckpointRestoreOperator(
         task_id="plan",
-        repository="{{ params.repository }}",
-        repository_conn_id="{{ params.repository_conn_id }}",
         name="{{ params.name }}",
         backup_id="{{ params.backup_id }}",
-        target="{{ params.target }}",
-        target_conn_id="{{ params.target_conn_id }}",
         batch="{{ params.batch }}",
-        replace="{{ params.replace }}",
         mode="plan",
+        **WHERE,
     )
     # [END howto_restore_plan]
 
@@ -104,17 +125,12 @@ with DAG(
     # [START howto_restore_apply]
     apply = CheckpointRestoreOperator(
         task_id="apply",
-        repository="{{ params.repository }}",
-        repository_conn_id="{{ params.repository_conn_id }}",
         # The backup that the plan found, not the latest of a later moment.
         name="{{ ti.xcom_pull(task_ids='plan')['plan']['name'] }}",
         backup_id="{{ ti.xcom_pull(task_ids='plan')['plan']['backup_id'] }}",
         batch="{{ ti.xcom_pull(task_ids='plan')['plan']['batch_id'] }}",
         fingerprint="{{ ti.xcom_pull(task_ids='plan')['plan']['fingerprint'] }}",
         approval="{{ ti.xcom_pull(task_ids='plan')['approval'] | tojson }}",
-        target="{{ params.target }}",
-        target_conn_id="{{ params.target_conn_id }}",
-        replace="{{ params.replace }}",
         query_is_stopped="{{ params.query_is_stopped }}",
         stop_running="{{ params.stop_running }}",
         accept="{{ params.accept or '' }}",
@@ -123,6 +139,7 @@ with DAG(
         retries=3,
         retry_delay=timedelta(seconds=30),
         trigger_rule="none_failed_min_one_success",
+        **WHERE,
     )
     # [END howto_restore_apply]
 

@@ -93,6 +93,7 @@ _STOPPED = Field(
     "query_is_stopped", "The stream is stopped", False, "flag", hint="you say so; the audit record names the run"
 )
 _ACCEPT = Field("accept", "Accepted risks", hint="words that the plan prints, such as source_loss")
+_SINK = Field("sink", "Sink", hint="what the stream writes to: directory of the table, or foreachBatch, foreach, kafka")
 _APPROVAL = Field("approval", "Approval", True, "flag", hint="ask before the plan is applied")
 _REASON = Field("reason", "Reason", hint="kept in the repository's audit record")
 #: Of the DAGs of declared streams.
@@ -118,6 +119,7 @@ def restore_form(dag_id: str, row: StreamRow, manifest: Manifest, places: Places
         _batch(manifest),
         Field("target", "Target", row.checkpoint or manifest.checkpoint, required=True, hint=hint),
         Field("target_conn_id", "Connection for the target", places.checkpoint_conn_id),
+        _SINK,
         Field("replace", "Replace", True, "flag", hint="what is at the target; it is kept first"),
         _STOPPED,
         Field("stop_running", "Stop a running stream", False, "flag", hint="by sealing its checkpoint"),
@@ -148,7 +150,7 @@ def rewind_form(dag_id: str, row: StreamRow, to: datetime, places: Places) -> Fo
         Field("checkpoint", "Checkpoint", row.checkpoint, fixed=True),
         Field("checkpoint_conn_id", "Connection for the checkpoint", places.checkpoint_conn_id, fixed=True),
         *_where(to),
-        Field("sink", "Sink", hint="directory of the table, or foreachBatch, foreach, kafka"),
+        _SINK,
         Field("repository", "Repository", places.repository, fixed=True),
         Field("repository_conn_id", "Connection for the repository", places.repository_conn_id, fixed=True),
         _STOPPED,
