@@ -26,6 +26,7 @@ from airflow_ckpt_provider.streams.loading import load_streams
 from airflow_ckpt_provider.streams.stream import Stream
 from demo import kafka_orders, kafka_stream
 from dev import make_env
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
@@ -348,11 +349,35 @@ def declared() -> Stream:
     return load_streams(ROOT / "docker" / "streams" / "streams.yaml").named("orders")
 
 
-@pytest.mark.parametrize("action", ["stop", "start"])
+def test_the_command_that_stops_waits_for_the_end(tmp_path: Path) -> None:
+    marker, progress = tmp_path / "orders.stop", tmp_path / "orders.jsonl"
+    line = {"query_id": "q", "run_id": "r", "at": "2026-11-28T12:00:00Z"}
+    progress.write_text(json.dumps({"event": "started", **line}) + "\n")
+    program = [sys.executable, ROOT / "docker" / "streams" / "stop.py", str(marker), str(progress)]
+    with subprocess.Popen(program) as stop:
+        try:
+            wait_until(marker.exists)
+            with pytest.raises(subprocess.TimeoutExpired):
+                stop.wait(1.5)
+            progress.write_text(progress.read_text() + json.dumps({"event": "terminated", **line}) + "\n")
+            assert stop.wait(60) == 0
+        finally:
+            stop.kill()
+
+
 @pytest.mark.parametrize("by", ["example DAGs", "declaration"])
-def test_airflow_stops_and_starts_that_stream(by: str, action: str) -> None:
-    function = {"stop": "request_stop", "start": "clear_stop"}[action]
-    command = AIRFLOW[f"CKPT_STREAM_{action.upper()}"] if by == "example DAGs" else getattr(declared(), action).command
+def test_airflow_stops_that_stream(by: str) -> None:
+    command = AIRFLOW["CKPT_STREAM_STOP"] if by == "example DAGs" else declared().stop.command
+    python, program, marker, progress = shlex.split(command)
+    assert python == "python"
+    assert (ROOT / "docker" / "streams" / Path(program).relative_to("/opt/airflow/streams")).is_file()
+    assert {f"--stop={marker}", f"--progress={progress}"} <= set(SERVICES["orders-stream"]["command"])
+
+
+@pytest.mark.parametrize("by", ["example DAGs", "declaration"])
+def test_airflow_starts_that_stream(by: str) -> None:
+    function = "clear_stop"
+    command = AIRFLOW["CKPT_STREAM_START"] if by == "example DAGs" else declared().start.command
     python, option, code = shlex.split(command)
     assert (python, option) == ("python", "-c")
     imported, called = ast.parse(code).body
