@@ -15,10 +15,10 @@ def init(call: Call) -> Answer:
         repository, created = Repository.open(place), False
     except RepositoryError:
         repository, created = Repository.open_or_create(place, format=wanted), True
+    done = "Made the repository" if created else "There is a repository already:"
     if wanted and wanted != repository.format:
-        repository = raise_format(place, repository, wanted)
+        repository, done = raise_format(place, repository, wanted), "Changed the format, which cannot be undone:"
     if call.screen:
-        done = "Made the repository" if created else "There is a repository already:"
         call.screen.print(terminal.title(f"{done} {repository.location}"))
         call.screen.print(terminal.facts([("id", repository.repository_id), ("format", str(repository.format))]))
     return Answer(
