@@ -7,7 +7,7 @@ L is the newest batch in ``offsets/``, K the newest in ``commits/``. The rules w
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.commits import COMMITS, CommitEntry, parse_commit
@@ -82,6 +82,22 @@ def read_resume_point(location: Location, progress: Progress) -> ResumePoint:
         verdict=verdict,
         reasons=reasons,
     )
+
+
+def start_after(location: Location, progress: Progress, batch_id: int) -> tuple[Verdict, str]:
+    """Whether the next start continues after a batch, whose results are kept: the verdict, and why it is not ``SAFE``.
+
+    :param location: the checkpoint. A seal is looked through: it will be lifted before the start.
+    :param progress: how far it is.
+    :param batch_id: the batch; -1: none was run.
+    :raises UnreadableLogError: one of the log entries that Spark will read cannot be parsed.
+    """
+    found = read_resume_point(location, replace(progress, seal=None))
+    if found.verdict is not Verdict.SAFE:
+        return found.verdict, "; ".join(found.reasons)
+    if found.batch_id != batch_id + 1:
+        return Verdict.WILL_SKIP, f"the next start runs batch {found.batch_id}, not {batch_id + 1}"
+    return Verdict.SAFE, ""
 
 
 def _start(

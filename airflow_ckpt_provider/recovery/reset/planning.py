@@ -21,11 +21,12 @@ from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.target import Target, check_alone, inspect_target
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
-from airflow_ckpt_provider.checkpoint.progress import why_unlogged
+from airflow_ckpt_provider.checkpoint.progress import read_progress, why_unlogged
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
+from airflow_ckpt_provider.checkpoint.resume import start_after
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, KafkaOffset
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError
+from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, command
 from airflow_ckpt_provider.guards.registry import Guard
 from airflow_ckpt_provider.recovery.newest_batch import newest_batch
 from airflow_ckpt_provider.recovery.positions.choice import Choice, choose_batch, choose_newest
@@ -174,7 +175,7 @@ def plan_reset(
         repository=repository.uri if repository and repository != default_repository(checkpoint) else "",
     )
     if way is ResetWay.NEW_QUERY_ID:
-        return _new_query_id(plan, logs, known)
+        return _new_query_id(plan, checkpoint, logs, known)
     if continue_numbers and logs.is_stateful:
         raise RefusedError(
             f"{checkpoint} keeps state, and its batch numbers go with its state: a new checkpoint has to begin at batch 0",
@@ -347,7 +348,7 @@ def _choose(logs: ReadableLogs, known: Sequence[_OfQuery], batch_id: int | None)
     return Choice(entry, later, notes=(note,))
 
 
-def _new_query_id(plan: ResetPlan, logs: ReadableLogs, known: Sequence[_OfQuery]) -> ResetPlan:
+def _new_query_id(plan: ResetPlan, checkpoint: Location, logs: ReadableLogs, known: Sequence[_OfQuery]) -> ResetPlan:
     if not logs.committed and not logs.logged:
         raise RefusedError(
             f"{plan.checkpoint} has no batch yet: a new query id would be the same as a new checkpoint",
@@ -359,11 +360,20 @@ def _new_query_id(plan: ResetPlan, logs: ReadableLogs, known: Sequence[_OfQuery]
             hint="`airflow-ckpt doctor --repair --query-id` puts the old id back",
         )
     start = max(logs.committed, default=NOTHING_READ)
+    verdict, reason = start_after(checkpoint, read_progress(checkpoint), start)
+    if verdict not in (Verdict.SAFE, Verdict.UNKNOWN):
+        raise RefusedError(
+            f"a start from {checkpoint} does not continue after batch {start} ({verdict.value}): {reason}; with a new query id "
+            "no sink would know what it has",
+            hint=f"rewind it first (`{command('rewind', checkpoint)} --to-latest`), or see what is wrong: "
+            f"`{command('doctor', checkpoint)}`",
+        )
     app_id = plan.request.new_app_id or None
     how: dict[str, Any] = {"newest": plan.newest, "new_app_id": app_id, "planned": _planned(logs, known)}
     cutovers = tuple(cutover_to_new_query_id(e.known, e.ids, start=start, **how) for e in known)
     caution = "listeners, metrics and sinks that go by the query id take the query for a new one from now on"
-    return replace(plan, new_query_id=str(uuid.uuid4()), start=start, cutovers=cutovers, cautions=(caution,))
+    cautions = (caution, reason) if reason else (caution,)
+    return replace(plan, new_query_id=str(uuid.uuid4()), start=start, cutovers=cutovers, cautions=cautions)
 
 
 def _continued(before: Target, plan: ResetPlan | None, name: str | None, request: ResetRequest) -> ResetPlan:

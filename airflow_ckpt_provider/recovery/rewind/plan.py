@@ -18,7 +18,9 @@ from airflow_ckpt_provider.change.plan_page import accept_block, plan_page, some
 from airflow_ckpt_provider.change.risks import source_risk
 from airflow_ckpt_provider.change.target import Target
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
+from airflow_ckpt_provider.checkpoint.progress import read_progress
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
+from airflow_ckpt_provider.checkpoint.resume import start_after
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError, StorageError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
@@ -270,6 +272,12 @@ class RewindPlan(Plan):
                 f"{there.location} does not read back as batch {self.batch_id}: {e.message}",
                 hint="see who else writes there",
             ) from e
+        verdict, reason = start_after(there.location, read_progress(there.location), self.batch_id)
+        if verdict not in (Verdict.SAFE, Verdict.UNKNOWN):
+            raise StorageError(
+                f"{there.location} does not continue after batch {self.batch_id} ({verdict.value}): {reason}",
+                hint=f"do not start the query; undo the plan: `{self.command_to_undo()}`",
+            )
 
     @property
     def steps(self) -> tuple[str, ...]:

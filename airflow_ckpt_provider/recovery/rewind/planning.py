@@ -27,10 +27,12 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, parse_offsets
 from airflow_ckpt_provider.checkpoint.progress import Progress
+from airflow_ckpt_provider.checkpoint.resume import start_after
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
+from airflow_ckpt_provider.errors import CkptError, RefusedError, SealedError, StorageError, command
 from airflow_ckpt_provider.guards.registry import Guard
+from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.newest_batch import newest_batch
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.restore.relocate import foreign_place, holds_absolute_paths
@@ -63,6 +65,7 @@ from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink, look_at, named_sinks
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +132,17 @@ def plan_rewind(
     progress = checkpoint.progress()
     if progress.seal and (progress.seal.plan_id != seal_id or (held and read_plan(held, seal_id))):
         return _continued(progress, progress.seal, held, name, request)
+    if backup and (specifier.kind == "to_current" or SinkPolicy.FORWARD in policies):
+        what = (
+            "to_current leaves the checkpoint"
+            if specifier.kind == "to_current"
+            else "forward moves it to where the sink is"
+        )
+        raise RefusedError(
+            f"{what}, and backup {backup} replaces it",
+            hint="say to_latest / --to-latest for the batch of the backup, with the policy rollback or keep; or leave the backup "
+            "out",
+        )
     name = stream_name(held, location, name, query_id=progress.query_id)
     given = _given_backup(held, name, backup, location, progress.query_id) if backup else None
     query_id = given.query_id if given else progress.query_id
@@ -164,9 +178,9 @@ def plan_rewind(
             query_id = target.backup.query_id
             ids = ids.starting_as(query_id)
     replays = exact_replay and target.replays
-    deletes, writes = _changes(tree, before, target, held, replays=replays)
-    if specifier.kind == "to_current" and SinkPolicy.FORWARD not in policies:
-        deletes, writes = (), ()
+    as_it_is = specifier.kind == "to_current" and SinkPolicy.FORWARD not in policies
+    not_safe = _start_as_it_is(location, progress, tree, target) if as_it_is else ""
+    deletes, writes = ((), ()) if as_it_is else _changes(tree, before, target, held, replays=replays)
     logged = (progress.latest_logged, progress.latest_committed, target.batch_id if given else None)
     newest = max(b for b in logged if b is not None)
     entries = logged_batches(tree)
@@ -190,6 +204,15 @@ def plan_rewind(
         notes = (*notes, *written.notes(target.batch_id))
     replay = replay_after(tree, target.batch_id, target.sources)
     nothing_to_read = replay.batches == 0 and not target.backup
+    sources = None
+    if not nothing_to_read:
+        sources = judge_sources(
+            tree, target, replays=replays, repository=held, name=name, query_ids=ids.all, guards=guards
+        )
+    if not_safe:
+        judged = sources or {"verdict": Verdict.SAFE.value, "reasons": []}
+        verdict = worst((Verdict(judged["verdict"]), Verdict.UNKNOWN))
+        sources = {**judged, "verdict": verdict.value, "reasons": [not_safe, *judged["reasons"]]}
     plan = RewindPlan(
         plan_id=seal_id or new_plan_id(),
         request=request,
@@ -206,9 +229,7 @@ def plan_rewind(
         writes=writes,
         sinks=planned,
         replay=replay.to_json(),
-        sources=None
-        if nothing_to_read
-        else judge_sources(tree, target, replays=replays, repository=held, name=name, query_ids=ids.all, guards=guards),
+        sources=sources,
         downstream=downstream_of_sinks(asked, planned, list(downstream)),
         notes=(*notes, *question_of(asked, ids)),
         ended=target.ended,
@@ -221,6 +242,25 @@ def _of_backups(repository: Repository | None, name: str, ids: QueryIds | None) 
     if repository is None:
         return []
     return targets_of_backups(repository, name, query_ids=[link.query_id for link in ids.links] if ids else None)
+
+
+def _start_as_it_is(location: Location, progress: Progress, tree: Tree, target: RewindTarget) -> str:
+    """Refuse to call a checkpoint done that does not continue after its newest commit; why it is not known, or an empty text."""
+    if target.backup:
+        try:
+            resolve_closure(tree, target.batch_id)
+        except CkptError as e:
+            raise RefusedError(
+                f"the checkpoint cannot stay as it is: its batch {target.batch_id} is not whole ({e.message}); a backup has it",
+                hint=f"repair it: `{command('doctor', location)} --repair`, or go to that backup (to_latest / --to-latest)",
+            ) from e
+    verdict, reason = start_after(location, progress, target.batch_id)
+    if verdict in (Verdict.SAFE, Verdict.UNKNOWN):
+        return reason
+    raise RefusedError(
+        f"the checkpoint cannot stay as it is ({verdict.value}): {reason}",
+        hint=f"rewind it to its newest commit (to_latest / --to-latest), with the sink; or `{command('doctor', location)}`",
+    )
 
 
 def _given_backup(
