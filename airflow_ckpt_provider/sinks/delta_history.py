@@ -356,23 +356,41 @@ class _Files:
     :param digest: changes with the set of files, and is the same for the same set.
     :param versions: digest -> the newest version that had that set.
     :param count: how many files are known to be in the table.
+    :param since: file -> the version that added it last.
+    :param first: the first version that was taken in.
     """
 
     there: dict[tuple[str, str], bool] = field(default_factory=dict)
     digest: int = 0
     versions: dict[int, int] = field(default_factory=dict)
     count: int = 0
+    since: dict[tuple[str, str], int] = field(default_factory=dict)
+    first: int | None = None
+
+    def was_cut(self, version: int, actions: list[dict[str, Any]]) -> bool:
+        """Whether a RESTORE to a version removes files that this version had: it did not restore all of it.
+
+        delta-rs (1.2) restores a version whose earlier commits are gone from the log with the files that the others name.
+
+        :param version: the version that it says it restored.
+        """
+        if self.first is None or self.first > version + 1:
+            return False  # what the commits between have added is not known
+        removed = (_key(action["remove"]) for action in actions if "remove" in action)
+        return any(self.since.get(key, version) <= version and self.there.get(key, True) for key in removed)
 
     def add(self, version: int, actions: list[dict[str, Any]]) -> int | None:
         """Take a commit in.
 
         :return: the newest earlier version with exactly the files that the table has after it; ``None`` without one.
         """
+        self.first = version if self.first is None else self.first
         for name, becomes in (("remove", False), ("add", True)):
             for action in actions:
                 if file := action.get(name):
-                    vector = file.get("deletionVector") or {}
-                    key = (file["path"], f"{vector.get('pathOrInlineDv', '')}@{vector.get('offset', '')}")
+                    key = _key(file)
+                    if becomes:
+                        self.since[key] = version
                     if self.there.get(key, not becomes) is not becomes:
                         self.digest ^= int.from_bytes(blake2b(repr(key).encode(), digest_size=16).digest())
                     self.count += becomes - self.there.get(key, False)
@@ -380,6 +398,12 @@ class _Files:
         same = self.versions.get(self.digest)
         self.versions[self.digest] = version
         return same
+
+
+def _key(file: Mapping[str, Any]) -> tuple[str, str]:
+    """A file of a table: one with other deleted rows is another one."""
+    vector = file.get("deletionVector") or {}
+    return file["path"], f"{vector.get('pathOrInlineDv', '')}@{vector.get('offset', '')}"
 
 
 def _actions(table: Location, version: int) -> list[dict[str, Any]]:
@@ -398,7 +422,7 @@ def writes_all(operation: str, parameters: Mapping[str, Any]) -> bool:
     :param operation: Delta's word for it.
     :param parameters: its ``operationParameters``.
     """
-    if "TRUNCATE" in operation or "REPLACE TABLE" in operation:
+    if "TRUNCATE" in operation or "REPLACE TABLE" in operation or operation == "CLONE":
         return True
     mode = str(parameters.get("outputMode" if operation == "STREAMING UPDATE" else "mode") or "").lower()
     predicate = str(parameters.get("predicate") or "").replace(" ", "")
@@ -418,13 +442,18 @@ def _commit(
     txns = {txn["appId"]: int(txn["version"]) for txn in set_by}
     changes = [a.get("add") or a.get("remove") for a in actions if "add" in a or "remove" in a]
     operation = str(info.get("operation", "unknown"))
+    to = _restored(info.get("operationParameters") or {}) if operation == "RESTORE" else None
+    was_cut = to is not None and files.was_cut(to, actions)
     same = files.add(version, actions)
+    restored = None
+    if operation == "RESTORE":
+        found = same if to is None else to  # the files show which version it was at a time
+        restored = NO_VERSION if found is None or was_cut else found
     added = {a["add"]["path"] for a in actions if "add" in a}
     is_all = writes_all(operation, info.get("operationParameters") or {})
     # In a log that was cleaned up, files that it does not name may be left.
     leaves_none = files.count == len(added) and not (operation in _BY_ROW and added) if is_whole else is_all
     plan_id = info.get(PLAN_KEY) or plan_in(info.get("userMetadata"))
-    restored = _restored(info.get("operationParameters") or {}, same) if operation == "RESTORE" else None
     if plan_id and not changes and restored is None:
         restored = version - 1  # a rollback that changes only what the table remembers
     return TableCommit(
@@ -458,17 +487,10 @@ def plan_in(words: Any) -> str | None:
     return plan_id if key == PLAN_KEY else None
 
 
-def _restored(parameters: Mapping[str, Any], same: int | None) -> int:
-    """The version that a RESTORE restored; ``NO_VERSION`` where it cannot be determined.
-
-    ``RESTORE … TO TIMESTAMP`` writes the local time of its driver, without a zone. The files show the version then.
-
-    :param same: the newest version before it with the same files.
-    """
+def _restored(parameters: Mapping[str, Any]) -> int | None:
+    """The version that a RESTORE names; ``None``: a time, the local one of its driver, without a zone."""
     version = parameters.get("version")
-    if version not in (None, "", "null"):
-        return int(str(version))
-    return NO_VERSION if same is None else same
+    return None if version in (None, "", "null") else int(str(version))
 
 
 def _rows(info: Mapping[str, Any], actions: list[dict[str, Any]]) -> int | None:

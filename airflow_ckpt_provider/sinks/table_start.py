@@ -265,7 +265,8 @@ def _missing_between(start: TableStart, first: int, last: int) -> list[range]:
     kept = {*start.batches_of(start.before), *start.unwritten}
     if start.ids.writes_as(start.history) == start.ids.current:
         return gaps(kept, first, last - 1)
-    once = start.batches_of(start.history.commits)
+    # A rollback of ours sets what the table remembers, also for a batch that had no rows, and writes none of it.
+    once = start.batches_of(commit for commit in start.history.commits if commit.restored is None)
     return runs(b for b in once if first <= b < last and b not in kept)
 
 

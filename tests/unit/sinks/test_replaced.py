@@ -141,6 +141,7 @@ class TestByName:
         [
             ("TRUNCATE", {}, Verdict.UNKNOWN),
             ("CREATE OR REPLACE TABLE AS SELECT", {}, Verdict.UNKNOWN),
+            ("CLONE", {"source": "sales.other", "isShallow": "true"}, Verdict.UNKNOWN),
             ("WRITE", {"mode": "Overwrite", "partitionBy": "[]"}, Verdict.UNKNOWN),
             ("DELETE", {"predicate": '["true"]'}, Verdict.UNKNOWN),
             ("WRITE", {"mode": "Overwrite", "predicate": "day = '5'"}, Verdict.SAFE),
