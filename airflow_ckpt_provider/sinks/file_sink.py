@@ -427,9 +427,9 @@ def inside(place: Location, uri: str) -> str | None:
     # A NameNode has several names, and a directory of this machine has several by symbolic links.
     for spelling in (str, place.store.canonical):
         root = spelling(place.root).rstrip("/") + "/"
-        if (found := spelling(path)).startswith(root):
-            try:
+        try:
+            if (found := spelling(path)).startswith(root):
                 return safe_relative(found.removeprefix(root))
-            except ValueError:
-                return None
+        except ValueError:  # no path of a disk, such as one with a NUL; or one that leads out
+            return None
     return None

@@ -108,12 +108,13 @@ def test_a_sink_that_was_moved(place: Location) -> None:
     assert "the sink was moved" in obstacle
 
 
-def test_a_log_that_names_what_is_no_uri(place: Location) -> None:
-    sink = file_sink(place / "out")
-    sink.replace("_spark_metadata/6", b'v1\n{"path":"file://[x","size":3,"action":"add"}')
+@pytest.mark.parametrize("uri", ["file://[x", "file:///out/x%00y"])
+def test_a_log_that_names_what_is_no_uri_or_no_path(uri: str, tmp_path: Path) -> None:
+    sink = file_sink(open_location(str(tmp_path)) / "out")
+    sink.replace("_spark_metadata/6", f'v1\n{{"path":"{uri}","size":3,"action":"add"}}'.encode())
     obstacle = inspect_file_sink(sink, 3).obstacle
     assert obstacle is not None
-    assert "names file://[x, which does not lie in" in obstacle
+    assert f"names {uri}, which does not lie in" in obstacle
 
 
 class TestRewound:
