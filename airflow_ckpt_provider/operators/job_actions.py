@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, WorkspaceError
+from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
 from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.streams.actions import DatabricksJob, SparkApplication
@@ -18,6 +19,8 @@ _PAUSED, _UNPAUSED = "PAUSED", "UNPAUSED"
 _GROUP, _VERSION, _PLURAL = "sparkoperator.k8s.io", "v1beta2", "sparkapplications"
 #: Label of the pods of an application, and the phases of a pod whose containers have all ended.
 _APP_NAME, _ENDED = "sparkoperator.k8s.io/app-name", ("Succeeded", "Failed")
+#: Annotation of an application: which task created it from which manifest.
+_CREATED_BY = "airflow-ckpt/created-by"
 #: States of an application whose driver runs, or has run. `FAILED` is final; from every other one it can still get there.
 _HAS_RUN = ("RUNNING", "SUCCEEDING", "COMPLETED")
 
@@ -192,7 +195,9 @@ def _runs(hook: Any, job_id: str, *, active: bool) -> list[Any]:
     return found.get("runs") or []
 
 
-def spark_application(application: SparkApplication, action: str, stream: Stream, directory: str | None) -> Wait | None:
+def spark_application(
+    application: SparkApplication, action: str, stream: Stream, directory: str | None, *, task: str = ""
+) -> Wait | None:
     """Create an application, or delete it; return what is waited for.
 
     The one that starts a stream is waited for until its driver runs, every other one that is created until it has completed; one
@@ -202,14 +207,14 @@ def spark_application(application: SparkApplication, action: str, stream: Stream
     :param action: what the declaration calls it.
     :param stream: the stream, for the manifest of its start.
     :param directory: where a relative path of its manifest begins; ``None``: in that of the process.
+    :param task: the same for all attempts of a task, and for no other: one finds what an attempt before it has created.
     """
     conn_id = application.conn_id or ""
     about = {"namespace": application.namespace, "name": application.name}
     what = f"{application.namespace}/{application.name}"
     if application.is_created_by(action):
         manifest = _manifest(os.path.join(directory or "", application.file or ""))
-        _check_names(application, manifest)
-        _create(application, manifest)
+        _create(application, _check_names(application, manifest), fingerprint_of([task, manifest]) if task else "")
         if action == "start":
             return Wait(f"{what} to run", "application_runs", conn_id, about)
         return Wait(f"{what} to complete", "application_completed", conn_id, about)
@@ -233,8 +238,8 @@ def _check_started(application: SparkApplication, stream: Stream, directory: str
     _check_names(started, manifest)
 
 
-def _check_names(application: SparkApplication, manifest: str) -> None:
-    """See that a manifest is about the application that is declared: by that name it is stopped.
+def _check_names(application: SparkApplication, manifest: str) -> dict[str, Any]:
+    """See that a manifest is about the application that is declared: by that name it is stopped. Return it.
 
     :raises RefusedError: it is not.
     """
@@ -258,17 +263,29 @@ def _check_names(application: SparkApplication, manifest: str) -> None:
                 f"{field_name} in {application.file} is {given!r}, and the declaration is about {wanted!r}",
                 hint=f"make both the same: the application is stopped as {application.namespace}/{application.name}",
             )
+    return dict(found)
 
 
-def _create(application: SparkApplication, manifest: str) -> None:
+def _create(application: SparkApplication, manifest: dict[str, Any], created_by: str) -> None:
+    """Create an application, or find the one that an attempt before this one has created.
+
+    :param created_by: the value of its annotation; empty: none.
+    """
     hook = _kubernetes(application.conn_id)
     from kubernetes.client import ApiException
 
+    if created_by:
+        metadata = dict(manifest["metadata"])
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), _CREATED_BY: created_by}
+        manifest = {**manifest, "metadata": metadata}
     try:
         hook.create_custom_object(**_at(application.namespace), body=manifest)
     except ApiException as e:
         if e.status != 409:
             raise
+        there = hook.get_custom_object(**_at(application.namespace), name=application.name) or {}
+        if created_by and ((there.get("metadata") or {}).get("annotations") or {}).get(_CREATED_BY) == created_by:
+            return
         raise RefusedError(
             f"the application {application.namespace}/{application.name} exists already",
             hint="see whether it is the one that is wanted: if so, mark this task successful; else delete it, and clear the task",

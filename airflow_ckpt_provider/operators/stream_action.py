@@ -17,6 +17,7 @@ from airflow_ckpt_provider.operators.declared_classes import by_name, operator_o
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, seconds, text
 from airflow_ckpt_provider.operators.job_actions import Wait, databricks_job, spark_application
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
+from airflow_ckpt_provider.operators.run_identity import life_of, made_by
 from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.triggers.stream_action import StreamActionTrigger
@@ -179,7 +180,9 @@ class StreamActionOperator(DeclaredOperator):
         elif action.databricks_job:
             self._wait(databricks_job(action.databricks_job, what, stream), end_time)
         elif action.spark_application:
-            self._wait(spark_application(action.spark_application, what, stream, self._directory()), end_time)
+            task = f"{made_by(context)}/{life_of(context)}" if made_by(context) else ""
+            begun = spark_application(action.spark_application, what, stream, self._directory(), task=task)
+            self._wait(begun, end_time)
 
     def _wait(self, wait: Wait | None, end_time: float) -> None:
         """Wait on this worker, or hand over to the triggerer."""

@@ -11,7 +11,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import (
     AirflowException,
@@ -345,8 +344,8 @@ class _Kubernetes:
         self.created: dict[str, dict[str, Any]] = {}
         self.states = list(states)
 
-    def create_custom_object(self, *, body: str, **_: str) -> None:
-        manifest = yaml.safe_load(body)
+    def create_custom_object(self, *, body: dict[str, Any], **_: str) -> None:
+        manifest = body
         if manifest["metadata"]["name"] in self.created:
             raise _ApiError(409)
         self.created[manifest["metadata"]["name"]] = manifest
@@ -370,7 +369,7 @@ def created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubernetes_client: 
     """Carry an action out that creates an application, on a cluster with these states of it."""
 
     def do_it(
-        action: str, *states: str, manifest: str | None = MANIFEST, of: str = "orders", **how: Any
+        action: str, *states: str, manifest: str | None = MANIFEST, of: str = "orders", ti: Any = None, **how: Any
     ) -> _Kubernetes:
         cluster = _Kubernetes(*states)
         monkeypatch.setattr(job_actions, "_kubernetes", lambda _: cluster)
@@ -382,7 +381,7 @@ def created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubernetes_client: 
         task = StreamActionOperator(
             task_id="act", stream="orders", streams_file=str(file), action=action, **{"poll_interval": 0, **how}
         )
-        task.execute({})  # type: ignore[typeddict-item]
+        task.execute({} if ti is None else {"ti": ti})  # type: ignore[typeddict-item]
         return cluster
 
     return do_it
@@ -403,6 +402,38 @@ def test_an_application_that_exists_is_not_created_again(
         AirflowFailException, match="the application default/orders exists already\nHINT: see whether it is"
     ):
         created("start", "RUNNING")
+
+
+@pytest.mark.parametrize(
+    ("other", "is_found"),
+    [
+        ({"try_number": 2}, True),  # the worker was lost after it had created it
+        ({"max_tries": 3}, False),  # cleared
+        ({"run_id": "another"}, False),
+        ({"manifest": MANIFEST + "spec: {mode: cluster}\n"}, False),
+    ],
+)
+def test_a_retry_finds_the_application_that_it_has_created(
+    other: dict[str, Any], is_found: bool, created: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first: dict[str, Any] = {
+        "dag_id": "d",
+        "run_id": "r",
+        "task_id": "start",
+        "map_index": -1,
+        "try_number": 1,
+        "max_tries": 1,
+    }
+    first |= {"xcom_push": lambda *_: None, "xcom_pull": lambda **_: None}
+    cluster = created("start", "RUNNING", ti=SimpleNamespace(**first))
+    monkeypatch.setattr(sys.modules[__name__], "_Kubernetes", lambda *_: cluster)
+    again = {"manifest": MANIFEST, **first, **other}
+    how = {"manifest": again.pop("manifest"), "ti": SimpleNamespace(**again)}
+    if is_found:
+        assert created("start", "RUNNING", **how).states == ["RUNNING"]
+    else:
+        with pytest.raises(AirflowFailException, match="the application default/orders exists already"):
+            created("start", "RUNNING", **how)
 
 
 @pytest.mark.parametrize("last", ["RUNNING", "SUCCEEDING", "COMPLETED"])
