@@ -46,7 +46,11 @@ WHERE_TO = (
     Option(("--shift-by",), "by so many batches, such as --shift-by=-3", {"type": int, "metavar": "N"}),
     Option(("--to-earliest",), "to the oldest batch that can be rewound to", FLAG),
     Option(("--to-latest",), "to the newest committed batch: drops what was logged and not committed", FLAG),
-    Option(("--to-current",), "nowhere: checks checkpoint and sink as they are", FLAG),
+    Option(
+        ("--to-current",),
+        "nowhere: checks sink and checkpoint as they are, and refuses one that would skip a batch or not start",
+        FLAG,
+    ),
     Option(
         ("--from-file",),
         "to the newest batch that is not beyond offsets of Kafka, given as topic,partition,offset lines; - is standard input",
