@@ -357,15 +357,16 @@ class KafkaClient:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import ConfigResource, ResourceType
 
-        try:
-            broker = next(iter(self._admin.list_topics(topic="__consumer_offsets", timeout=self._left()).brokers))
-            resource = ConfigResource(ResourceType.BROKER, str(broker))
-            futures = self._admin.describe_configs([resource], request_timeout=self._left())
-            entries = next(iter(self._results(futures).values()))
-            return int(entries["log.retention.check.interval.ms"].value)
-        except (KafkaException, KeyError, StopIteration, ValueError) as e:
-            log.debug("the interval of the broker's retention timer is not known: %s", e)
-            return None
+        with self._asking("describe the configuration of a broker"):
+            try:
+                broker = next(iter(self._admin.list_topics(topic="__consumer_offsets", timeout=self._left()).brokers))
+                resource = ConfigResource(ResourceType.BROKER, str(broker))
+                futures = self._admin.describe_configs([resource], request_timeout=self._left())
+                entries = next(iter(self._results(futures).values()))
+                return int(entries["log.retention.check.interval.ms"].value)
+            except (KafkaException, KeyError, StopIteration, ValueError) as e:
+                log.debug("the interval of the broker's retention timer is not known: %s", e)
+                return None
 
     def _read(
         self, ranges: Mapping[Partition, tuple[int, int]], keep: Callable[[Any], None] = lambda message: None

@@ -110,6 +110,10 @@ def test_a_start_that_fails_is_reported_with_the_way_on(
     assert "# Stopped in start_stream" in report["markdown"]
     program, *arguments = shlex.split(report["commands"][0])
     assert program == "airflow-ckpt"
-    subprocess.run([sys.executable, "-m", "airflow_ckpt_provider.cli.main", *arguments], check=True)
+    undo = [sys.executable, "-m", "airflow_ckpt_provider.cli.main", *arguments]
+    # A start that failed may have started it: somebody has to say that it did not.
+    refused = subprocess.run(undo, capture_output=True, text=True)
+    assert (refused.returncode, "--query-is-stopped" in refused.stderr) == (1, True)
+    subprocess.run([*undo, "--query-is-stopped"], check=True)
     assert story.rows() == before
     story.run(0)  # and Spark continues with what was there

@@ -10,6 +10,7 @@ import gc
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
@@ -72,3 +73,19 @@ def test_all_questions_share_one_limit(ask: Callable[[KafkaClient], object], mon
     monkeypatch.setattr("airflow_ckpt_provider.guards.kafka_client.time", later)
     with pytest.raises(SourceError, match="cannot get an answer: no answer within 1 s"):
         ask(client)
+
+
+def test_a_broker_that_hangs_after_it_has_described_the_topics() -> None:
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    topic: Future[dict[str, object]] = Future()
+    topic.set_result({})
+
+    def describe(resources: list[ConfigResource], **_: object) -> dict[ConfigResource, Future[dict[str, object]]]:
+        return {each: topic if each.restype is ResourceType.TOPIC else Future() for each in resources}
+
+    client = KafkaClient({"bootstrap.servers": "127.0.0.1:1"}, timeout=0.2)
+    brokers = SimpleNamespace(brokers={1: "broker"})
+    client.__dict__["_admin"] = SimpleNamespace(describe_configs=describe, list_topics=lambda **_: brokers)
+    with pytest.raises(SourceError, match=r"cannot describe the configuration of a broker: no answer within 0\.2 s"):
+        client.configs(["orders"])
