@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from airflow_ckpt_provider.backup.beside import default_repository, has_room_beside
 from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.recorded_sources import sources_at
 from airflow_ckpt_provider.backup.repository import Repository
@@ -23,14 +22,8 @@ from airflow_ckpt_provider.fleet.time_to_loss import TimeToLoss, not_known, time
 from airflow_ckpt_provider.guards.query import GuardedQuery, from_checkpoint, guard_query
 from airflow_ckpt_provider.guards.registry import Guard, GuardSettings
 from airflow_ckpt_provider.guards.report import GuardReport
-from airflow_ckpt_provider.recovery.status import (
-    REWOUND,
-    UNDER_WAY,
-    UNTOUCHED,
-    RewindStatus,
-    rewind_records,
-    status_in,
-)
+from airflow_ckpt_provider.recovery.kept_changes import places_beside
+from airflow_ckpt_provider.recovery.status import RewindStatus, rewind_records, status_among
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.streams.stream import Objectives
 
@@ -256,7 +249,7 @@ class _Poller:
         self.repository = repository
         self.backups = BackupsOfFleet(repository, [each.name for each in discovery.found])
         self.now = now
-        self._rewinds = frozenset(discovery.repositories)
+        self._rewinds, self._roots = frozenset(discovery.repositories), discovery.roots
         self._records = _tried(lambda: rewind_records(repository))
         self._guards = guards
         self._sizes = sizes
@@ -293,22 +286,24 @@ class _Poller:
         return stream
 
     def _status(self, found: Found) -> RewindStatus | None:
-        """By the records of the repository, and those that a rewind kept beside the checkpoint."""
-        progress, own = found.progress, None
-        if progress is None:
+        """By the records of the repository, and those of changes that are kept beside the checkpoint."""
+        if found.progress is None:
             return None
-        beside = default_repository(found.place) if has_room_beside(found.place) else None
-        if beside and (beside.uri in self._rewinds or progress.seal):
-            kept = Repository.open_if_there(beside)
-            if kept and (progress.seal is None or kept.kept_plan(progress.seal.plan_id)):
-                own = status_in(progress, kept, rewind_records(kept))
-        if own and own.kind in (UNDER_WAY, REWOUND):
-            return own
         records, problem = self._records
         if records is None:
             raise CkptError(problem or "the audit records cannot be read")
-        here = status_in(progress, self.repository, records)
-        return own if own and here.kind == UNTOUCHED else here
+        beside = [
+            kept
+            for place in places_beside(found.place)
+            if (place.uri in self._rewinds or found.progress.seal or not self._is_searched(found))
+            and (kept := Repository.open_if_there(place))
+        ]
+        own = [(kept, () if found.progress.seal else rewind_records(kept)) for kept in beside]
+        return status_among(found.place, found.progress, [(self.repository, records), *own])
+
+    def _is_searched(self, found: Found) -> bool:
+        """Whether it lies below a place that was searched: what is beside it was found then."""
+        return any(found.place.uri.startswith(f"{root.uri.rstrip('/')}/") for root in self._roots)
 
     def _time_to_loss(self, found: Found, backup: LastBackup | None) -> TimeToLoss:
         if self._guards is None:

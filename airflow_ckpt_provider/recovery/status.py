@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
@@ -26,6 +26,7 @@ from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.specifier import option_for
 from airflow_ckpt_provider.sinks.named_tables import UNITY
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
+from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.units import shown_time
 
 UNTOUCHED = "untouched"
@@ -101,20 +102,58 @@ def status_by(checkpoint: Checkpoint, given: Repository | None) -> RewindStatus:
         return replace(found, message=f"{found.message} Whether a change is kept beside it is not known: {e.message}.")
 
 
-def _changed(place: str, repository: Repository | None, there: Target, record: dict[str, Any]) -> RewindStatus:
+def status_among(
+    checkpoint: Location, progress: Progress, keepers: Sequence[tuple[Repository, Iterable[dict[str, Any]]]]
+) -> RewindStatus:
+    """The same of one of many streams, for whoever has read how far it is, and the records.
+
+    :param checkpoint: the checkpoint.
+    :param progress: how far it is.
+    :param keepers: repositories that may keep its changes, each with its audit records, newest first. At least one.
+    """
+    if progress.seal is not None:
+        wanted = undone_by(progress.seal.plan_id)
+        knows = (repository for repository, _ in keepers if repository.kept_plan(wanted) is not None)
+        return _sealed(progress.uri, progress.seal, next(knows, keepers[0][0]))
+    standing = [
+        (newest, repository)
+        for repository, records in keepers
+        if (newest := next(_changes(progress.uri, records, None, kinds=UNDOABLE), None))
+    ]
+    if not standing:
+        return status_in(progress, keepers[0][0], ())
+    record, repository = max(standing, key=lambda each: str(each[0]["at"]))
+    if record["kind"] == RewindPlan.kind:
+        return status_in(progress, repository, [record])
+    plan = record.get("plan")
+    batch_id = plan.get("batch_id") if isinstance(plan, Mapping) else None
+    if isinstance(batch_id, int) and progress.latest_committed is not None and progress.latest_committed > batch_id:
+        return _has_run_since(progress.uri, record)  # known without a listing of all that is there
+    return _changed(progress.uri, repository, inspect_target(checkpoint), record)
+
+
+def _has_run_since(place: str, record: Mapping[str, Any]) -> RewindStatus:
     kind, plan_id = str(record["kind"]), str(record["plan_id"])
-    changed = f"{place} was changed by {kind} {plan_id} at {shown_time(record['at'])}, and"
+    return RewindStatus(
+        RUNNING_AGAIN,
+        f"{place} was changed by {kind} {plan_id} at {shown_time(record['at'])}, and was written to since: the {kind} cannot be "
+        "undone any more.",
+        (command("inspect", place),),
+        plan_id,
+    )
+
+
+def _changed(place: str, repository: Repository | None, there: Target, record: dict[str, Any]) -> RewindStatus:
     if record.get("after") not in (None, there.fingerprint):
-        return RewindStatus(
-            RUNNING_AGAIN,
-            f"{changed} was written to since: the {kind} cannot be undone any more.",
-            (command("inspect", place),),
-            plan_id,
-        )
+        return _has_run_since(place, record)
+    kind, plan_id = str(record["kind"]), str(record["plan_id"])
+    plan = record.get("plan")
+    chain = plan.get("chain") if isinstance(plan, Mapping) else None
     return RewindStatus(
         CHANGED,
-        f"{changed} nothing was written to it since. Start the stream, or undo the {kind}:",
-        (undo_command(place, plan_id, repository),),
+        f"{place} was changed by {kind} {plan_id} at {shown_time(record['at'])}, and nothing was written to it since. Start the "
+        f"stream, or undo the {kind}{', with the other streams of its chain' if chain else ''}:",
+        (chain_command("undo", chain) if chain else undo_command(place, plan_id, repository),),
         plan_id,
     )
 
@@ -148,7 +187,8 @@ def status_in(
         )
     plan_id = str(record["plan_id"])
     batch_id, sinks = _rewound_to(record)
-    undo = undo_command(place, plan_id, repository, sinks)
+    chain = record["plan"].get("chain")
+    undo = chain_command("undo", chain) if chain else undo_command(place, plan_id, repository, sinks)
     if committed is not None and committed > batch_id:
         return RewindStatus(
             RUNNING_AGAIN,
@@ -267,10 +307,10 @@ def _same_command(place: str, repository: Repository | None, document: dict[str,
 
 
 def rewind_records(repository: Repository) -> list[dict[str, Any]]:
-    """Audit records of what was done by plans that are kept (rewinds, resets, repairs) and of what took them back.
+    """Audit records of what was done by plans that are kept (every change of a checkpoint) and of what took them back.
 
-    Two listings and a read for each such record. Those of backups that expired, prunes and restores, of which there may be
-    thousands, are not read.
+    Two listings and a read for each such record. Those of backups that expired and of prunes, of which there may be thousands,
+    are not read.
 
     :return: newest first.
     """

@@ -28,7 +28,7 @@ from airflow_ckpt_provider.recovery.chains.set_plan import SetRestorePlan
 from airflow_ckpt_provider.recovery.chains.set_restore import plan_set_restore
 from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
-from airflow_ckpt_provider.recovery.status import status_of
+from airflow_ckpt_provider.recovery.status import status_by, status_of
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.damaged_sets import damaged_object
@@ -63,6 +63,10 @@ class TestTogether:
             assert Checkpoint.at(application.root / name).resume_point().batch_id == newest + 1
         assert application.sealed() == []
         assert f"| orders | `{made.backups['orders'].backup_id}` | 4 |" in plan.to_markdown()
+        found = status_by(Checkpoint.at(application.root / "orders"), application.repository)
+        assert found.kind == "changed"
+        assert "with the other streams of its chain" in found.message
+        assert found.commands[0].startswith("airflow-ckpt chain undo ")  # a part of it alone is refused
 
         back = application.taken_back()
         assert [stream["name"] for stream in back.streams] == ["returns", "orders"]
