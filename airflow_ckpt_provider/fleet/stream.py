@@ -26,7 +26,7 @@ class Limits:
 
     :param max_age: seconds since the last good backup, where anything was committed since; ``None``: not judged, as with the
         others.
-    :param max_gap: batches between the newest logged and the newest committed one.
+    :param max_gap: logged batches without a commit.
     :param min_time_to_loss: seconds for which the sources must still have what the next start reads.
     """
 
@@ -163,10 +163,18 @@ class Stream:
             yield from self._too_old(limits.max_age)
         if limits.max_gap is not None and self.gap is None:
             yield f"gap UNKNOWN, against at most {limits.max_gap}"
-        if limits.max_gap is not None and self.gap is not None and abs(self.gap) > limits.max_gap:
-            yield f"gap {self.gap}, more than {limits.max_gap}"
+        if limits.max_gap is not None and (gap := self._uncommitted()) and abs(gap) > limits.max_gap:
+            yield f"gap {gap}, more than {limits.max_gap}"
         if limits.min_time_to_loss is not None:
             yield from self._too_short(limits.min_time_to_loss)
+
+    def _uncommitted(self) -> int:
+        """Logged batches without a commit, as a watch counts them: asynchronous progress logs some numbers only.
+
+        Negative where offsets were lost.
+        """
+        progress = self.found.progress
+        return 0 if progress is None else len(progress.uncommitted) or min(progress.gap, 0)
 
     def _too_old(self, most: float) -> Iterator[str]:
         judged = judge_rpo(most, self.recovery, self.looked_at)

@@ -28,6 +28,14 @@ from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.fleet.tables import drill_age, to_markdown
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, installed_guards
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
+from airflow_ckpt_provider.recovery.repair.apply import apply_repair
+from airflow_ckpt_provider.recovery.repair.planning import plan_repair
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
+from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
+from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
+from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
+from airflow_ckpt_provider.recovery.status import status_by
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.streams.stream import Objectives
@@ -35,7 +43,7 @@ from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import stream
 from tests.support.checkpoints import batch_metadata, commit_log, logs, metadata, offsets_log, plant
 from tests.support.rewinds import rewind
-from tests.support.stopped import STOPPED
+from tests.support.stopped import ACCEPTED, STOPPED
 from tests.support.two_streams import NOT_TOLD, Told, back_up, look, parts, problems, row, telling
 from tests.support.two_streams import repository as repository
 from tests.support.two_streams import streams as streams
@@ -176,6 +184,17 @@ class TestLimits:
         plant(streams / "fresh", {k: v for k, v in logs(range(1)).items() if "commits" not in k})
         assert problems(look(streams, repository, Limits(max_age=1)), "fresh") == ()
 
+    def test_gap_of_asynchronous_progress(self, streams: Location, repository: Repository) -> None:
+        """It logs some batches only: of 0, 20 and 40 one is uncommitted, and not twenty."""
+        files = {path: data for path, data in stream(0).items() if not path.startswith(("offsets/", "commits/"))}
+        files |= {f"offsets/{batch}": offsets_log("{}", metadata=batch_metadata(batch)) for batch in (0, 20, 40)}
+        plant(streams / "async", files | {f"commits/{batch}": commit_log() for batch in (0, 20)})
+        fleet = look(streams, repository, Limits(max_gap=1))
+        assert row(fleet, "async").gap == 20
+        assert not any("more than" in problem for problem in problems(fleet, "async"))
+        (streams / "async").delete("commits/20")
+        assert "gap 2, more than 1" in problems(look(streams, repository, Limits(max_gap=1)), "async")
+
 
 class TestSituations:
     def test_sealed(self, streams: Location, repository: Repository) -> None:
@@ -210,6 +229,46 @@ class TestSituations:
             rest=STOPPED,
         )
         assert "| never | |\n" in to_markdown(look(streams, repository))
+
+    def test_a_repair_that_was_stopped_half_way(self, streams: Location, repository: Repository) -> None:
+        """Kept in ``orders.repairs``: the report says so, and does not call it somebody's seal."""
+        orders = streams / "orders"
+        orders.delete("offsets/3")
+        dying, _ = watched(orders, Life(5).before)
+        plan = plan_repair(Checkpoint.at(orders))
+        with pytest.raises(Killed):
+            apply_repair(plan, Checkpoint.at(dying), rest=STOPPED, accept=ACCEPTED)
+        assert any("is being changed by repair" in words for words in problems(look(streams, repository)))
+
+    def test_the_newest_change_counts_wherever_it_is_kept(self, streams: Location, repository: Repository) -> None:
+        orders = streams / "orders"
+        rewind(orders, "to_batch", 3)
+        plan = plan_rewind(Checkpoint.at(orders), Specifier("to_batch", "2"), repository=repository.location, guards=())
+        newest = apply_rewind(plan, Checkpoint.at(orders), repository, rest=STOPPED, accept=ACCEPTED)
+        situation = row(look(streams, repository)).situation
+        assert situation is not None
+        assert (situation.kind, situation.plan_id) == ("rewound", newest.plan_id)
+        assert situation == status_by(Checkpoint.at(orders), repository)
+
+    def test_restored_and_not_started_since(self, streams: Location, repository: Repository) -> None:
+        orders = streams / "orders"
+        manifest = back_up(repository, orders).manifest
+        orders.delete("commits/4")
+        outcome = apply_restore(plan_restore(repository, manifest, orders, replace=True), rest=STOPPED)
+        situation = row(look(streams, repository)).situation
+        assert situation is not None
+        assert (situation.kind, situation.plan_id) == ("changed", outcome.plan_id)
+        assert situation == status_by(Checkpoint.at(orders), repository)
+        plant(orders, stream(5))
+        assert row(look(streams, repository)).situation.kind == "running_again"  # type: ignore[union-attr]
+
+    def test_of_streams_that_are_named_one_by_one(self, streams: Location, repository: Repository) -> None:
+        """Nobody has searched what is beside them."""
+        outcome = rewind(streams / "orders", "to_batch", 2)
+        fleet = inspect_fleet(discovered(Discovery(()), [(streams / "orders", None)]), repository)
+        situation = row(fleet).situation
+        assert situation is not None
+        assert (situation.kind, situation.plan_id) == ("rewound", outcome.plan_id)
 
     def test_records_of_plans_are_read_once_and_no_others(self, streams: Location, repository: Repository) -> None:
         for n in range(40):
