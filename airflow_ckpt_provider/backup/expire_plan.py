@@ -343,7 +343,7 @@ def _read(
         replace(
             b,
             sources=word,
-            verified=Verified.DAMAGED if b.damage else looked.get(b.backup_id),
+            verified=Verified.now(looked.get(b.backup_id), is_damaged=bool(b.damage)),
             hold=held.get(b.backup_id),
         )
         for (b, _), word in zip(found, words, strict=True)

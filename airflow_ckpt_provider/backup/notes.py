@@ -83,6 +83,17 @@ class Verified(StrEnum):
     #: Something could not be read: that makes it neither a good backup nor a damaged one.
     UNREAD = "unread"
 
+    @classmethod
+    def now(cls, noted: Verified | None, *, is_damaged: bool) -> Verified | None:
+        """What is known of a backup now; ``None``: nothing.
+
+        :param noted: what its newest checks found. One that was damaged then may have been repaired since.
+        :param is_damaged: whether damage of it is known that nobody has repaired.
+        """
+        if is_damaged:
+            return cls.DAMAGED
+        return None if noted is cls.DAMAGED else noted
+
 
 def hold(repository: Repository, manifest: Manifest, *, reason: str, made_by: str = "") -> Hold:
     """Keep a backup whatever the policy says, until it is released.

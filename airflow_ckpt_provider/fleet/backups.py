@@ -205,4 +205,4 @@ class BackupsOfFleet:
         if name not in self._verified:
             return None
         found = verifications(self._repository, name, backup_id=backup_id).get(backup_id)
-        return None if found is Verified.DAMAGED else found
+        return Verified.now(found, is_damaged=False)

@@ -114,10 +114,9 @@ def _point(
         return BackupPoint(each.name, each.backup_id, known_as, None, None, held, each.problems)
     why = tuple(damage.message for damage in known.of(each).values())
     planned = time(inner(each.facts.get("batch_times")).get(str(each.batch_id)))
-    note = verified.get(each.backup_id)
-    if why or note is Verified.DAMAGED:
+    note = Verified.now(verified.get(each.backup_id), is_damaged=bool(why))
+    if note is Verified.DAMAGED:
         standing = Standing.DAMAGED
-        why = why or ("a verification found it damaged",)
     elif is_going:
         standing = Standing.EXPIRING
     else:

@@ -148,3 +148,16 @@ class TestNumbersOfHolds:
         (place / "backups").create(f"verified/orders/{manifest.backup_id}/999999-contents.json", b"{}")
         record_outcome(opened(place), "orders", manifest.backup_id, Verified.DAMAGED, {})
         assert verifications(opened(place), "orders") == {manifest.backup_id: Verified.DAMAGED}
+
+    @pytest.mark.parametrize(
+        ("noted", "is_damaged", "now"),
+        [
+            (Verified.DAMAGED, False, None),  # repaired since
+            (Verified.DAMAGED, True, Verified.DAMAGED),
+            (Verified.CONTENTS, True, Verified.DAMAGED),
+            (Verified.CONTENTS, False, Verified.CONTENTS),
+            (None, False, None),
+        ],
+    )
+    def test_what_is_known_now(self, noted: Verified | None, is_damaged: bool, now: Verified | None) -> None:
+        assert Verified.now(noted, is_damaged=is_damaged) is now
