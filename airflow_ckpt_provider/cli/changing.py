@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache, partial
 from typing import Any
 
@@ -27,7 +28,7 @@ def sinks_of(call: Call) -> tuple[Sink, ...]:
         raise UsageError(
             "--spark-sink names one of several sinks", hint="name the sinks as Spark does, and leave it out"
         )
-    engines = engines_of(call)
+    engines = engines_of(call, args.sink or ())
     ids = args.txn_app_id or [None]
     if len(ids) not in (1, len(names)) or (len(ids) == 1 and ids[0] == ""):
         raise UsageError(
@@ -51,12 +52,15 @@ def sinks_of(call: Call) -> tuple[Sink, ...]:
     )
 
 
-def engines_of(call: Call) -> tuple[TableEngine, ...]:
-    """What knows tables by their names, as the arguments say; nothing is connected to yet."""
+def engines_of(call: Call, names: Iterable[str]) -> tuple[TableEngine, ...]:
+    """What knows tables by their names, as the arguments say; nothing is connected to yet.
+
+    :param names: of the sinks.
+    """
     args = call.args
     found: list[TableEngine] = []
     warehouse, profile = getattr(args, "warehouse", None), getattr(args, "profile", None)
-    if warehouse or profile or any(name.startswith(f"{UNITY}:") for name in args.sink or ()):
+    if warehouse or profile or any(name.startswith(f"{UNITY}:") for name in names):
         found.append(_unity_catalog(profile, warehouse))
     if command := getattr(args, "spark_submit", None):
         found.append(SparkTables(run_by_command(command)))

@@ -22,7 +22,7 @@ from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.rewind import BARE
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
 from airflow_ckpt_provider.operators.source_connections import guards_by_connection
-from airflow_ckpt_provider.operators.spark_restore import restore_by_connection
+from airflow_ckpt_provider.operators.spark_restore import restore_by_connection, spark_engines
 from airflow_ckpt_provider.operators.submitting import SubmittingOperator
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.recovery.chains.apply import apply_chain
@@ -141,17 +141,14 @@ class ChainOperator(RepositoryOperator, SubmittingOperator):
         options: Mapping[str, str] | None = None,
         spark_conn_id: str | None = None,
     ) -> Sink:
-        spark = text(self.spark_conn_id) or spark_conn_id
+        spark, settings = text(self.spark_conn_id) or spark_conn_id, mapping(self.spark_settings, "spark_settings")
         return Sink.named(
             name,
             lambda uri: self._open(uri, text(self.sink_conn_id) or conn_id),
             app_id=app_id,
             storage_options={**(options or {}), **mapping(self.sink_options, "sink_options")},
-            by_spark=restore_by_connection(
-                spark, under_way=self._submitted, **mapping(self.spark_settings, "spark_settings")
-            )
-            if spark
-            else None,
+            by_spark=restore_by_connection(spark, under_way=self._submitted, **settings) if spark else None,
+            engines=spark_engines(spark, settings, self._submitted),
         )
 
     def _set_repository(self) -> Repository:

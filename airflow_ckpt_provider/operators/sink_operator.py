@@ -92,16 +92,12 @@ class SinkOperator(SubmittingOperator):
 
     def _engines(self, spark: str | None, settings_of_spark: dict[str, Any]) -> tuple[TableEngine, ...]:
         """What knows tables by their names; nothing is connected to yet."""
-        from airflow_ckpt_provider.operators.spark_restore import run_by_connection
-        from airflow_ckpt_provider.sinks.spark_tables import SparkTables
+        from airflow_ckpt_provider.operators.spark_restore import spark_engines
 
         found: list[TableEngine] = []
         if unity := text(self.databricks_conn_id):
             found.append(_unity_catalog(unity, text(self.warehouse_id), caller=type(self).__name__))
-        if spark:
-            settings = {key: value for key, value in settings_of_spark.items() if key != "uri"}
-            found.append(SparkTables(run_by_connection(spark, under_way=self._submitted, **settings)))
-        return tuple(found)
+        return (*found, *spark_engines(spark, settings_of_spark, self._submitted))
 
     def _open_sink(self, uri: str, *, conn_id: str | None) -> Location:
         from airflow_ckpt_provider.places import open_place

@@ -15,6 +15,7 @@ from airflow_ckpt_provider.operators.submitting import end_application
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.sinks.delta_rollback import RestoreBySpark, TableTarget
+    from airflow_ckpt_provider.sinks.named_tables import TableEngine
     from airflow_ckpt_provider.sinks.spark_tables import RunApplication
 
 #: Settings of the hook, and of Spark, with which ``spark-submit`` ends before its application: the one if on, the other if off.
@@ -74,6 +75,21 @@ def run_by_connection(
             hooks.remove(hook)
 
     return run
+
+
+def spark_engines(conn_id: str | None, settings: Mapping[str, Any], under_way: list[Any]) -> tuple[TableEngine, ...]:
+    """What knows tables by the names that Spark has for them; nothing is connected to yet.
+
+    :param conn_id: the connection of Spark; ``None``: there is none.
+    :param settings: of :func:`restore_by_connection`.
+    :param under_way: of :func:`run_by_connection`.
+    """
+    from airflow_ckpt_provider.sinks.spark_tables import SparkTables
+
+    if not conn_id:
+        return ()
+    rest = {key: value for key, value in settings.items() if key != "uri"}
+    return (SparkTables(run_by_connection(conn_id, under_way=under_way, **rest)),)
 
 
 def _check_waits(settings: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from airflow_ckpt_provider.backup.sets import LATEST_SET, create_set
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
-from airflow_ckpt_provider.cli.changing import rest_rule, show_plan
+from airflow_ckpt_provider.cli.changing import engines_of, rest_rule, show_plan
 from airflow_ckpt_provider.cli.kafka_config import observing
 from airflow_ckpt_provider.cli.spark_submit import restore_by_command
 from airflow_ckpt_provider.cli.verbs.rewind import guards_of, specifier_of
@@ -107,6 +107,7 @@ def _sink(call: Call, name: str, app_id: str | None, conn_id: str | None, option
         app_id=app_id,
         storage_options={**options, **dict(args.sink_option)},
         by_spark=restore_by_command(args.spark_submit, uri=None) if args.spark_submit else None,
+        engines=engines_of(call, [name]),
     )
 
 

@@ -52,6 +52,14 @@ def test_what_does_not_fit(words: list[object], code: int, said: str) -> None:
     assert (finished.code, said in finished.err) == (code, True), finished.err
 
 
+def test_a_table_that_spark_knows_by_its_name(chained: Chained) -> None:
+    finished = run(
+        "chain", "rewind", "--stream", "a=/a,sink=spark:sales.orders", "--to-batch", 1, "--spark-submit", "true"
+    )
+    assert finished.code == 3  # it was asked, and is no Spark
+    assert "Spark left no description of sales.orders" in finished.err
+
+
 def test_an_undo_that_is_asked_to_stop_the_queries(chained: Chained) -> None:
     finished = run("chain", "undo", *streams(chained, "bronze"), "--stop-running")
     assert (finished.code, finished.err.splitlines()[-1]) == (2, "HINT: stop them, then leave --stop-running out")
