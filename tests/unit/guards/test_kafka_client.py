@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -86,6 +87,8 @@ def test_a_broker_that_hangs_after_it_has_described_the_topics() -> None:
 
     client = KafkaClient({"bootstrap.servers": "127.0.0.1:1"}, timeout=0.2)
     brokers = SimpleNamespace(brokers={1: "broker"})
-    client.__dict__["_admin"] = SimpleNamespace(describe_configs=describe, list_topics=lambda **_: brokers)
+    client._client = cast(
+        "Any", SimpleNamespace(describe_configs=describe, list_topics=lambda **_: brokers, poll=lambda _: 0)
+    )
     with pytest.raises(SourceError, match=r"cannot describe the configuration of a broker: no answer within 0\.2 s"):
         client.configs(["orders"])
