@@ -292,14 +292,19 @@ class _Poller:
         records, problem = self._records
         if records is None:
             raise CkptError(problem or "the audit records cannot be read")
-        beside = [
-            kept
-            for place in places_beside(found.place)
-            if (place.uri in self._rewinds or found.progress.seal or not self._is_searched(found))
-            and (kept := Repository.open_if_there(place))
-        ]
-        own = [(kept, () if found.progress.seal else rewind_records(kept)) for kept in beside]
-        return status_among(found.place, found.progress, [(self.repository, records), *own])
+        keepers, unread = [(self.repository, records)], ""
+        for place in places_beside(found.place):
+            is_known = place.uri in self._rewinds
+            if is_known or found.progress.seal or not self._is_searched(found):
+                try:
+                    kept = Repository.open_if_there(place)
+                    keepers += [(kept, [] if found.progress.seal else rewind_records(kept))] if kept else []
+                except CkptError as e:
+                    if is_known:
+                        raise
+                    unread = f" Whether a change is kept beside it is not known: {e.message}."
+        status = status_among(found.place, found.progress, keepers)
+        return replace(status, message=f"{status.message}{unread}") if unread else status
 
     def _is_searched(self, found: Found) -> bool:
         """Whether it lies below a place that was searched: what is beside it was found then."""
