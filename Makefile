@@ -101,7 +101,7 @@ reset-soak: venv ## 1,000 runs of pipeline operators with faults, retries and ki
 slow: java venv jars ## The proofs that take minutes, in parts: PART=doctor; without it, which there are
 	@$(PY) -m dev.slow_tests $(or $(PART),--help) $(ARGS)
 
-slow-all: java venv jars ## All parts of `make slow` at once (hours)
+slow-all: java venv jars ## All parts of `make slow` at once (two and a half hours)
 	@$(PY) -m dev.slow_tests all $(ARGS)
 
 stores: java venv ## Stores against emulators of Azure and Google, an HDFS, a FUSE mount; a REST catalog: fetched on first use
