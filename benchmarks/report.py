@@ -27,8 +27,6 @@ from benchmarks.tools import ALL, AT_ONCE, MANY, OursInProcess, PacksInProcess, 
 from benchmarks.units import plain, seconds, size
 
 Lines = Iterator[str]
-#: Exponent from which on a cost is said to grow.
-_GROWS_FROM = 0.1
 
 
 def main() -> None:

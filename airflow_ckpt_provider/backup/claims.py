@@ -28,7 +28,6 @@ A copy has the id of its original, so a later one may want the path of a manifes
 from __future__ import annotations
 
 import json
-import logging
 import re
 import uuid
 from collections.abc import Collection, Iterator
@@ -54,8 +53,6 @@ from airflow_ckpt_provider.storage.location import Location, safe_relative
 from airflow_ckpt_provider.storage.packs import MOVED, file_of, moved_path, read_moved, record_number
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.units import shown_time
-
-log = logging.getLogger(__name__)
 
 _END = ".end.json"
 #: Names of records with numbers above the highest that one gets.

@@ -9,7 +9,6 @@ things. If the process is killed, run the same command again: it packs what has 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -33,8 +32,6 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import MOVED_AT_ONCE, WITHOUT_RECORD, pack_size, part_of
 from airflow_ckpt_provider.units import format_size, format_time
 from airflow_ckpt_provider.verdict import Verdict
-
-log = logging.getLogger(__name__)
 
 #: Why objects stay as they are, in words.
 _DAMAGED = "are known to be damaged"

@@ -6,7 +6,6 @@ brings up again refuses to start.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,8 +34,6 @@ from airflow_ckpt_provider.upgrade.record import (
     streams_upgraded,
     upgrade_of,
 )
-
-log = logging.getLogger(__name__)
 
 #: The steps after which a query may be started.
 _LETS_START = (Event.RELEASED, Event.BACK, Event.KEPT)

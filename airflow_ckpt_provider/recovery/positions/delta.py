@@ -27,8 +27,6 @@ from airflow_ckpt_provider.verdict import Verdict
 #: Without it Spark refuses a startingVersion that does not exist yet (DELTA_VERSION_NOT_FOUND), which is where a query that
 #: has read all there is stands.
 ALLOW_NEXT_VERSION = "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled"
-#: Index of an offset before all files of a version, as the log has it.
-BEFORE_ALL = -1
 
 
 def delta_position(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -21,8 +20,6 @@ from airflow_ckpt_provider.guards.query import GuardedQuery, from_facts, guard_q
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import GuardReport
 from airflow_ckpt_provider.recovery.rewind.targets import RewindTarget
-
-log = logging.getLogger(__name__)
 
 
 def judge_sources(
