@@ -76,7 +76,6 @@ CONDITIONS = (
             DIAGNOSE,
             REPAIR,
             RESTORE,
-            RESTORE_OLDER,
             Step("If the query ran with asyncProgressTrackingEnabled, start it again with that option."),
         ),
         names=("BATCH_METADATA_NOT_FOUND",),

@@ -43,7 +43,7 @@ DIAGNOSE = Step(
 )
 REPAIR = Step(
     "Plan the repair that loses least: files that a backup has are fetched from it, else the smallest cut back to a batch that "
-    "is whole; --apply applies it under a seal and sets a copy aside.",
+    "is whole; --apply applies it under a seal and sets a copy aside. Without backups leave --repository and --name out.",
     ("doctor", "{checkpoint}", "--repair", "--repository", "{repository}", "--name", "{name}"),
     "CheckpointDoctorOperator",
 )
