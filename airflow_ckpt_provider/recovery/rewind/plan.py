@@ -22,7 +22,7 @@ from airflow_ckpt_provider.checkpoint.progress import read_progress
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.resume import start_after
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import CkptError, StorageError
+from airflow_ckpt_provider.errors import CkptError, StorageError, command
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.reset.new_numbers import new_metadata
@@ -276,7 +276,8 @@ class RewindPlan(Plan):
         if verdict not in (Verdict.SAFE, Verdict.UNKNOWN):
             raise StorageError(
                 f"{there.location} does not continue after batch {self.batch_id} ({verdict.value}): {reason}",
-                hint=f"do not start the query; undo the plan: `{self.command_to_undo()}`",
+                hint="do not start the query, and see who else writes there; what continues from here: "
+                f"`{command('status', self.checkpoint)}`",
             )
 
     @property
