@@ -290,9 +290,9 @@ class _Poller:
         if found.progress is None:
             return None
         records, problem = self._records
-        if records is None:
+        if records is None and not found.progress.seal:  # whose change a seal is, its plan says
             raise CkptError(problem or "the audit records cannot be read")
-        keepers, unread = [(self.repository, records)], ""
+        keepers, unread = [(self.repository, records or [])], ""
         for place in places_beside(found.place):
             is_known = place.uri in self._rewinds
             if is_known or found.progress.seal or not self._is_searched(found):

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.backup.drills import Drill
+from airflow_ckpt_provider.change.sealing import of_change
 from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset
 from airflow_ckpt_provider.fleet.backups import LastBackup
 from airflow_ckpt_provider.fleet.discovery import Found, State
@@ -153,7 +154,9 @@ class Stream:
         if self.found.state in (State.TORN, State.UNREADABLE):
             yield f"{self.found.state.value}: {self.found.message}"
         yield from (f"{part} UNKNOWN: {reason}" for part, reason in self.unknown.items())
-        if self.situation and self.situation.kind == UNDER_WAY:
+        seal = self.found.progress.seal if self.found.progress else None
+        # A change whose repository is elsewhere, or cannot be read, may have stopped half-way too; a person's seal is wanted.
+        if self.situation and (self.situation.kind == UNDER_WAY or (seal and of_change(seal))):
             yield self.situation.message
         if self.backup and self.backup.damaged:
             yield f"damaged backups newer than the last good one: {', '.join(self.backup.damaged)}"

@@ -206,6 +206,12 @@ class TestSituations:
         assert problems(fleet) == (), "somebody wanted it so"
         assert " sealed |" in to_markdown(fleet)
 
+    def test_sealed_by_a_change_that_no_repository_here_knows(self, streams: Location, repository: Repository) -> None:
+        """It may be half done: that is no seal that somebody wanted."""
+        seal(Checkpoint.at(streams / "orders"), reason="rewind to batch 2", plan_id="beef")
+        (words,) = problems(look(streams, repository))
+        assert "a change that was stopped half-way, or is under way" in words
+
     def test_a_rewind_that_was_stopped_half_way(self, streams: Location, repository: Repository) -> None:
         """Its plan is kept beside the checkpoint."""
         orders = streams / "orders"
