@@ -150,7 +150,7 @@ class FleetReportOperator(RepositoryOperator):
     :param depth: how many levels below each of them. (templated)
     :param max_age: the oldest that the last good backup may be of a stream that has committed since, such as ``"26h"``; ``None``:
         not judged. (templated)
-    :param max_gap: the most batches between the newest logged and the newest committed one; ``None`` likewise. (templated)
+    :param max_gap: the most logged batches without a commit; ``None`` likewise. (templated)
     :param min_time_to_loss: the least time for which the sources must have what is read next; ``None`` likewise. (templated)
     :param kafka_config_id: Airflow connection of type ``kafka``; without it and options, no guard is asked. (templated)
     :param options: what else guards need, by kind of source, for all streams. (templated)

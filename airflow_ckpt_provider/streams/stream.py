@@ -168,7 +168,7 @@ class Watch(Declared):
     :param stuck_after: a batch was begun, and nothing was written for so long.
     :param behind_after: the newest batch runs for longer than this; the default is not to judge it.
     :param silent_after: no batch was begun for so long; only for streams that always have something to read.
-    :param max_gap: the most batches between the newest logged and the newest committed one.
+    :param max_gap: the most logged batches without a commit.
     :param min_time_to_loss: the least time for which the sources must have what is read next; the default is `max_downtime`.
     """
 

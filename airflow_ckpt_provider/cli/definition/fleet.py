@@ -81,7 +81,7 @@ VERBS = (
             ),
             Option(
                 ("--max-gap",),
-                "the most batches that may be between the newest logged and the newest committed one",
+                "the most logged batches without a commit",
                 {"type": number_from(0), "metavar": "N"},
             ),
             Option(
