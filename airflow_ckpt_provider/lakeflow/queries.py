@@ -9,6 +9,8 @@ from typing import Any, Protocol
 from airflow_ckpt_provider.errors import RefusedError, WorkspaceError
 
 Rows = list[dict[str, Any]]
+#: Rows by position, as the interface has them: each value as text.
+Cells = list[list[str | None]]
 _ENDED_BADLY = frozenset({"FAILED", "CANCELED", "CLOSED"})
 #: Seconds between two polls at a statement, and for one statement altogether.
 _INTERVAL, _TIMEOUT = 2.0, 900.0
@@ -70,16 +72,10 @@ def warehouse_queries(
         waited, pause, cancelled = 0.0, min(_FIRST, interval), False
         while True:
             found = statements.get_statement(statement_id)
-            status = found.get("status") or {}
-            if status.get("state") == "SUCCEEDED":
-                return _rows(statements, statement_id, found)
-            if status.get("state") in _ENDED_BADLY:
-                error = status.get("error") or {}
-                said = error.get("message") or error.get("error_code") or "no reason"
-                raise RefusedError(
-                    f"the warehouse says {status['state']}: {said}: {statement}",
-                    hint="see that the connection's user may read what it names",
-                )
+            if has_ended(found, statement, hint="see that the connection's user may read what it names"):
+                columns = ((found.get("manifest") or {}).get("schema") or {}).get("columns") or ()
+                names = [str(column.get("name")) for column in columns]
+                return [dict(zip(names, row, strict=True)) for row in all_cells(statements, statement_id, found)]
             if waited >= _TIMEOUT and once and not cancelled:  # it must not run at any later time
                 statements.cancel_statement(statement_id)
                 waited, cancelled = 0.0, True
@@ -91,9 +87,29 @@ def warehouse_queries(
     return run
 
 
-def _rows(statements: Statements, statement_id: str, found: dict[str, Any]) -> Rows:
-    columns = ((found.get("manifest") or {}).get("schema") or {}).get("columns") or ()
-    names = [str(column.get("name")) for column in columns]
+def has_ended(found: dict[str, Any], statement: str, *, hint: str) -> bool:
+    """Whether a statement has ended well; ``False``: it is under way.
+
+    :param found: the statement, as the workspace returns it.
+    :param statement: its SQL, for the error.
+    :param hint: the next step where it did not end well.
+    :raises RefusedError: the warehouse refused it, or it failed.
+    """
+    status = found.get("status") or {}
+    state = status.get("state")
+    if state in _ENDED_BADLY:
+        error = status.get("error") or {}
+        said = error.get("message") or error.get("error_code") or "no reason"
+        raise RefusedError(f"the warehouse says {state}: {said}: {statement}", hint=hint)
+    return bool(state == "SUCCEEDED")
+
+
+def all_cells(statements: Statements, statement_id: str, found: dict[str, Any]) -> Cells:
+    """Return all rows of a statement that has ended: the first answer holds only the first part of many.
+
+    :param found: the statement, as the workspace returns it.
+    :raises WorkspaceError: fewer or more rows came back than it says.
+    """
     data = found.get("result") or {}
     rows = list(data.get("data_array") or ())
     while (index := data.get("next_chunk_index")) is not None:
@@ -102,4 +118,4 @@ def _rows(statements: Statements, statement_id: str, found: dict[str, Any]) -> R
     total = (found.get("manifest") or {}).get("total_row_count")
     if total is not None and int(total) != len(rows):
         raise WorkspaceError(f"a statement has {total} rows, and {len(rows)} of them came back", hint="try again")
-    return [dict(zip(names, row, strict=True)) for row in rows]
+    return rows

@@ -7,15 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from airflow_ckpt_provider.errors import RefusedError, UnknownStartError
+from airflow_ckpt_provider.lakeflow.queries import all_cells, has_ended
 
 if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
 
     from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelinesHook
     from airflow_ckpt_provider.operators.task_memory import TaskMemory
-
-_ENDED_BADLY = frozenset({"FAILED", "CANCELED", "CLOSED"})
-
 
 #: Seconds by which the vendor's trigger has a later deadline than the task: at its own it cancels the statement, and it
 #: fails if it starts after it.
@@ -160,18 +158,14 @@ class Warehouse:
     def _ended(self, kept: dict[str, Any], statement: str, *, here: bool = False) -> list[list[str | None]]:
         while True:
             found = self._workspace.get_statement(kept["statement_id"])
-            status = found.get("status") or {}
-            if status.get("state") == "SUCCEEDED":
-                kept["rows"] = (found.get("result") or {}).get("data_array") or []
-                self._memory.keep()
-                return list(kept["rows"])
-            if status.get("state") in _ENDED_BADLY:
-                error = status.get("error") or {}
+            try:
+                ended = has_ended(found, statement, hint="put right what it names, and clear this task")
+            except RefusedError:
                 kept.clear()
                 self._memory.keep()
-                raise RefusedError(
-                    f"the warehouse says {status['state']}: {error.get('message') or error.get('error_code') or 'no reason'}: "
-                    f"{statement}",
-                    hint="put right what it names, and clear this task",
-                )
+                raise
+            if ended:
+                kept["rows"] = all_cells(self._workspace, kept["statement_id"], found)
+                self._memory.keep()
+                return list(kept["rows"])
             self._wait(kept["statement_id"], here=here)

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 from airflow_ckpt_provider.errors import UnknownStartError
 from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelinesHook
 from airflow_ckpt_provider.operators.pipeline_refresh import PipelineRefreshOperator
-from tests.fake_databricks import WAREHOUSE, Dataset, FakeWorkspace, Flow, samples
+from tests.fake_databricks import WAREHOUSE, Dataset, FakeWorkspace, Flow, samples, statements
 from tests.fake_databricks.pipelines import Pipeline
 from tests.support.attempts import Killed, Task
 
@@ -216,6 +216,17 @@ def test_clean_up(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
     assert second["dropped"] == [second["backups"][0]["backup"]]
     assert not workspace.tables.exists(second["dropped"][0])
     assert ids(workspace, first["backups"][0]["backup"]) == ALL
+
+
+def test_old_copies_that_the_warehouse_lists_in_several_parts(
+    workspace: FakeWorkspace, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statements, "CHUNK_ROWS", 2)
+    old = [f"main.customers.customers__ckpt_2020010{day}_0a1b2c3d" for day in range(1, 6)]
+    for copy in old:
+        workspace.tables.execute(f"CREATE TABLE {copy} DEEP CLONE {TABLE} WITH HISTORY")
+    result = Task(lambda: refresh(pipeline, backfill="insert", clean_up="30", **COPY)).attempt()
+    assert sorted(result["dropped"]) == old
 
 
 @pytest.mark.parametrize(
