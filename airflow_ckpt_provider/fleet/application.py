@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from airflow_ckpt_provider.guards.registry import Guard
 from airflow_ckpt_provider.recovery.chains.stream import ChainStream
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY
@@ -22,6 +24,7 @@ def application_streams(
     open_repository: Open,
     named_sink: Callable[[Stream, SinkPlace, str | None], Sink],
     repository: Location | None,
+    guards: Callable[[Stream], Sequence[Guard]] | None = None,
 ) -> tuple[ChainStream, ...]:
     """Name the streams by their names in the repository. A sink without a memory of batches stays, any other is rolled back.
 
@@ -30,6 +33,7 @@ def application_streams(
     :param open_repository: opens a repository.
     :param named_sink: makes a sink of its stream, its declaration and its connection.
     :param repository: the one that is given for all; ``None``: the one that each stream declares.
+    :param guards: makes those that judge the sources of a stream, with what it declares of them; ``None``: those of the plan.
     """
     found = []
     for stream in declared:
@@ -49,6 +53,7 @@ def application_streams(
                 sinks,
                 tuple(None if each else SinkPolicy.ROLLBACK for each in stays),
                 place,
+                partial(guards, stream) if guards else None,
             )
         )
     return tuple(found)

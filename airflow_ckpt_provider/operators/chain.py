@@ -36,12 +36,15 @@ from airflow_ckpt_provider.recovery.chains.together import carried_out_by
 from airflow_ckpt_provider.recovery.chains.undo import RISK, chain_undone_by, undo_chain
 from airflow_ckpt_provider.recovery.rewind.specifier import KINDS, Specifier
 from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.streams.parameters import connected_guard_options
 from airflow_ckpt_provider.streams.streams import common
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ckpt_provider.guards.registry import Guard
     from airflow_ckpt_provider.storage.location import Location
+    from airflow_ckpt_provider.streams.stream import Stream
 
 #: What a chain can be rewound to; ``to_current`` changes nothing.
 CHAIN_KINDS = tuple(kind for kind in KINDS if kind != "to_current")
@@ -118,6 +121,7 @@ class ChainOperator(RepositoryOperator, SubmittingOperator):
                     sink.sink, sink.txn_app_id, conn_id, options=sink.options, spark_conn_id=stream.spark_conn_id
                 ),
                 repository=place,
+                guards=self._guards,
             )
             return named_streams(found)
         return named_streams(
@@ -131,6 +135,11 @@ class ChainOperator(RepositoryOperator, SubmittingOperator):
                 for line in lines
             )
         )
+
+    def _guards(self, stream: Stream) -> tuple[Guard, ...]:
+        """The guards of a stream; only a rewind asks them."""
+        kafka = text(getattr(self, "kafka_config_id", None))
+        return guards_by_connection(GuardSettings(options=connected_guard_options(stream)), kafka)
 
     def _sink(
         self,

@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.fleet.options import OptionsOfGuards, merged
-from airflow_ckpt_provider.streams.parameters import connected_guard_options
 from airflow_ckpt_provider.streams.stream import Stream
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.backup.repository import Repository
     from airflow_ckpt_provider.storage.location import Location
-
-
-def options_of(streams: Sequence[Stream], given: Mapping[str, OptionsOfGuards]) -> dict[str, OptionsOfGuards]:
-    """What the guards need of each stream, by its name in the repository.
-
-    :param streams: the streams.
-    :param given: options by the name of a stream, which come before those that it declares.
-    """
-    found = dict(given)
-    for stream in streams:
-        # A source that needs no option, such as files, is asked too.
-        options: dict[str, dict[str, Any]] = {
-            **{kind: {} for kind in stream.sources},
-            **connected_guard_options(stream),
-        }
-        if options:
-            found[stream.repository_name] = merged(options, given.get(stream.repository_name, {}))
-    return found
 
 
 def repository_of(streams: Sequence[Stream]) -> Repository:

@@ -13,7 +13,6 @@ from airflow_ckpt_provider.fleet.limits import DEPTH, WORKERS
 from airflow_ckpt_provider.links.page import CheckpointsPageLink, page_of
 from airflow_ckpt_provider.operators.declared_fleet import (
     checkpoint_place,
-    options_of,
     repository_of,
 )
 from airflow_ckpt_provider.operators.fields import flag, mapping, one_of, required, separated, text, whole_number
@@ -224,8 +223,10 @@ class FleetReportOperator(RepositoryOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report; problems fail the task, unless they are only to be reported."""
         from airflow_ckpt_provider.fleet.fleet import inspect_fleet
+        from airflow_ckpt_provider.fleet.options import options_of
         from airflow_ckpt_provider.fleet.stream import Limits
         from airflow_ckpt_provider.guards.registry import GuardSettings
+        from airflow_ckpt_provider.streams.parameters import connected_guard_options
 
         with no_retry_when_refused():
             reaction = one_of(self.on_finding, "on_finding", REACTIONS)
@@ -235,7 +236,7 @@ class FleetReportOperator(RepositoryOperator):
                 options={kind: mapping(values, f"options[{kind!r}]") for kind, values in options.items()}
             )
             declared = self._declared()
-            own = options_of(declared, self._stream_options())
+            own = options_of(declared, self._stream_options(), connected_guard_options)
             kafka = text(self.kafka_config_id)
             repository = self._repository_of(declared)
             places = {checkpoint_place(stream).uri: stream for stream in declared}

@@ -74,12 +74,11 @@ def parameters_of(stream: Stream) -> dict[str, Any]:
 
 
 def guard_options(stream: Stream) -> dict[str, dict[str, Any]]:
-    """Return what the guards need to know of the sources of a stream, by kind.
+    """Return what the guards need to know of the sources of a stream, by kind: each declared kind, also one with no options.
 
     :param stream: the stream.
     """
-    found = {kind: _given({"tables": _tables(source), **source.options}) for kind, source in stream.sources.items()}
-    return {kind: options for kind, options in found.items() if options}
+    return {kind: _given({"tables": _tables(source), **source.options}) for kind, source in stream.sources.items()}
 
 
 def _tables(source: Source) -> dict[str, str]:

@@ -96,6 +96,7 @@ def _of_application(call: Call, declared: Sequence[Stream], repository: Location
         open_repository=lambda uri, conn_id: call.places(uri, role="repository", conn_id=conn_id),
         named_sink=lambda _, sink, conn_id: _sink(call, sink.sink, sink.txn_app_id, conn_id, sink.options),
         repository=repository,
+        guards=lambda stream: guards_of(call, stream),
     )
 
 

@@ -20,7 +20,7 @@ from airflow_ckpt_provider.fleet import tables
 from airflow_ckpt_provider.fleet.discovery import Discovery, discover
 from airflow_ckpt_provider.fleet.fleet import Fleet, discovered, inspect_fleet
 from airflow_ckpt_provider.fleet.metrics import to_openmetrics
-from airflow_ckpt_provider.fleet.options import merged
+from airflow_ckpt_provider.fleet.options import options_of
 from airflow_ckpt_provider.fleet.report import keep_report
 from airflow_ckpt_provider.fleet.stream import Limits
 from airflow_ckpt_provider.guards.registry import GuardSettings, installed_guards
@@ -41,12 +41,10 @@ def fleet(call: Call) -> Answer:
         raise UsageError("no streams were given", hint="give ROOT, --checkpoints FILE, or --streams FILE")
     if args.json + args.csv + args.markdown > 1:
         raise UsageError("--json, --csv and --markdown exclude each other", hint="give one of them")
-    settings, own = _settings(call)
+    settings, given = _settings(call)
     repository = Repository.open(call.places(args.repository, role="repository"))
     declared = _declared(call, repository) if by_declaration else {}
-    for stream in declared.values():
-        own[stream.repository_name] = merged(guard_options(stream), own.get(stream.repository_name, {}))
-    own = {name: options for name, options in own.items() if options}
+    own = options_of(list(declared.values()), given, guard_options)
     streams = _streams(call, declared)
     limits = Limits(args.max_age, args.max_gap, args.min_time_to_loss)
     with terminal.counting_bar("Looking", "streams") as on_progress:

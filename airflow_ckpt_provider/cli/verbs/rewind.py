@@ -37,6 +37,8 @@ from airflow_ckpt_provider.recovery.rewind.targets import RewindTarget
 from airflow_ckpt_provider.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.streams.parameters import guard_options
+from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.units import format_time
 
 
@@ -90,10 +92,14 @@ def _policy(chosen: str | None) -> SinkPolicy | None:
     return None if chosen in (None, "keep") else SinkPolicy(chosen)
 
 
-def guards_of(call: Call) -> tuple[Guard, ...]:
-    """All installed guards, with what the stream declares; that of Kafka asks the brokers of ``--kafka-config``."""
+def guards_of(call: Call, stream: Stream | None = None) -> tuple[Guard, ...]:
+    """All installed guards, with what a stream declares; that of Kafka asks the brokers of ``--kafka-config``.
+
+    :param stream: the stream; ``None``: the one that the command names, if it does.
+    """
+    declared = guard_options(stream) if stream else declared_options(call)
     kafka = {"kafka": {"config": configuration(call.args.kafka_config)}} if call.args.kafka_config else {}
-    return installed_guards(GuardSettings(options=merged(declared_options(call), kafka)))
+    return installed_guards(GuardSettings(options=merged(declared, kafka)))
 
 
 def specifier_of(call: Call) -> Specifier:

@@ -49,7 +49,8 @@ def plan_chain(
     :param specifier: where to, for the streams that the rewind begins with.
     :param begins_with: names of these; by default those that read no other of the streams.
     :param exact_replay: run the next batch again over exactly the same data, where nothing that a stream reads is rolled back.
-    :param guards: those that judge whether the sources still have the data; by default all that are installed.
+    :param guards: those that judge whether the sources still have the data, for streams without guards of their own; by default
+        all that are installed.
     :param look_in: where to look for streams that read one of the tables and were not named, beside the directories that the
         named checkpoints are in.
     :param batches: stream -> the batch that a plan which was shown before has chosen (its ``batches``): go to exactly these.
@@ -170,7 +171,7 @@ def _part(
 ) -> RewindPlan:
     """The rewind of one stream, as it is planned alone; then with its positions behind what it reads."""
     named, sinks = stream.stream, named_sinks(stream.stream.sinks)
-    known = installed_guards(GuardSettings()) if guards is None else guards
+    known = named.guards() if named.guards else installed_guards(GuardSettings()) if guards is None else guards
     try:
         plan = plan_rewind(
             Checkpoint.at(named.checkpoint),

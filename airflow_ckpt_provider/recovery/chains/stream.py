@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,6 +17,7 @@ from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.seal import parse_seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError, RefusedError
+from airflow_ckpt_provider.guards.registry import Guard
 from airflow_ckpt_provider.recovery.newest_batch import NewestBatch, newest_batch
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.rewind.asked_sink import AskedSink
@@ -38,6 +40,7 @@ class ChainStream:
     :param policies: what is done about rows that the sinks have beyond the batch: one for all of them, or one for each.
         ``FORWARD`` is refused: the streams of a chain are rewound together.
     :param repository: keeps what its change removes; ``None``: beside the checkpoint, in ``<checkpoint>.rewinds``.
+    :param guards: makes those that judge its sources; ``None``: those of the plan.
     """
 
     name: str
@@ -45,6 +48,7 @@ class ChainStream:
     sinks: tuple[Sink, ...] = (Sink(),)
     policies: tuple[SinkPolicy | None, ...] = (SinkPolicy.ROLLBACK,)
     repository: Location | None = None
+    guards: Callable[[], Sequence[Guard]] | None = None
 
     @property
     def place(self) -> Location:

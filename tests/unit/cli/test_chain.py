@@ -38,6 +38,26 @@ def test_there_and_back(chained: Chained) -> None:
     assert run("chain", "undo", *named, *STOPPED, "--json").document["already_done"] is True
 
 
+def test_the_declared_table_of_a_source_is_judged(chained: Chained) -> None:
+    """No checkpoint has the path of a Delta table that its query reads."""
+    place, unknown = chained.root / "streams.yaml", "no table was given for source 0"
+
+    def reasons(*lines: str) -> str:
+        stream = (
+            "streams:",
+            "  silver:",
+            f"    checkpoint: {chained.checkpoint('silver').uri}",
+            "    application: shop",
+        )
+        place.write_text("\n".join([*stream, f"    sinks: [{chained.table('silver')}]", *lines]) + "\n")
+        how = ("--application", "shop", "--streams", place, "--to-batch", 4, "--json")
+        return "\n".join(run("chain", "rewind", *how).document["reasons"])
+
+    assert unknown in reasons()
+    tables = f'{{"0": {chained.table("bronze")}}}'
+    assert unknown not in reasons("    sources:", "      delta:", f"        tables: {tables}")
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

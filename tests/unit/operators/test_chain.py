@@ -9,6 +9,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.operators.chain import ChainRewindOperator, ChainUndoOperator
+from airflow_ckpt_provider.streams.stream import Stream
+from airflow_ckpt_provider.streams.streams import Streams
 from tests.support.chained_streams import IDS, Chained
 from tests.support.operator_runs import Run
 
@@ -53,6 +55,21 @@ def test_there_again_and_back(chained: Chained, run: Run) -> None:
     after = chained.content()
     cleared = undo.execute(run("undo", try_number=2))
     assert (cleared["plan_id"], cleared["already_done"], chained.content()) == (undone["plan_id"], True, after)
+
+
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_the_declared_table_of_a_source_is_judged(untouched: Chained, run: Run, is_declared: bool) -> None:
+    sources = {"delta": {"tables": {"0": str(untouched.table("bronze"))}}} if is_declared else {}
+    silver = Stream(
+        "silver",
+        checkpoint=untouched.checkpoint("silver").uri,
+        sinks=[str(untouched.table("silver"))],
+        application="shop",
+        sources=sources,
+    )
+    fields = {"streams": (), "application": "shop", "streams_file": Streams([silver])}
+    shown = operator(untouched, **fields).execute(run("rewind"))
+    assert ("no table was given for source 0" in shown["markdown"]) is not is_declared
 
 
 @pytest.mark.parametrize(

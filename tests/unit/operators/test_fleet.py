@@ -12,10 +12,11 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.observability import stats
 
 from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.fleet.options import options_of
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
-from airflow_ckpt_provider.operators.declared_fleet import options_of
 from airflow_ckpt_provider.operators.fleet import DiscoverCheckpointsOperator, FleetReportOperator, ProblemsError
 from airflow_ckpt_provider.storage.opening import open_location
+from airflow_ckpt_provider.streams.parameters import connected_guard_options
 from airflow_ckpt_provider.streams.stream import Stream
 from tests.support.checkpoints import logs, plant
 from tests.support.one_checkpoint import NEWEST
@@ -177,7 +178,7 @@ class TestGivenBesidesADeclaration:
         kafka = {"conn_id": "kafka_prod", "options": {"buffer": "1h", "timeout": 5}}
         stream = Stream("orders", checkpoint="/orders", sources={"kafka": kafka, "delta": {"tables": {"0": "/t"}}})
         given = {"orders": {"kafka": {"buffer": "2h"}}, "other": {"file": {"x": 1}}}
-        assert options_of([stream], given) == {
+        assert options_of([stream], given, connected_guard_options) == {
             "orders": {
                 "kafka": {"conn_id": "kafka_prod", "buffer": "2h", "timeout": 5},
                 "delta": {"tables": {"0": "/t"}},
