@@ -18,11 +18,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from airflow_ckpt_provider.backup.beside import default_repository
+from airflow_ckpt_provider.backup.flow_path import flow_path
 from airflow_ckpt_provider.backup.id_changes import IdChange, id_changes, restores_done
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.stream_names import new_name
-from airflow_ckpt_provider.backup.streams import flow_version, is_place, stream_in_words
+from airflow_ckpt_provider.backup.streams import is_place, stream_in_words
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import CkptError, OtherStreamError
 from airflow_ckpt_provider.storage.location import Location
@@ -141,8 +142,8 @@ def _is_known_here(repository: Repository, newest: Manifest, checkpoint: Locatio
     """Whether the stream had this id at this place before, or a newer version of its flow has it."""
     if query_id in newest.lives:
         return True
-    here, before = flow_version(checkpoint.uri), flow_version(newest.checkpoint)
-    if here is not None and before is not None and here > before:
+    here, before = flow_path(checkpoint.uri), flow_path(newest.checkpoint)
+    if here and before and here.flow == before.flow and here.version > before.version:
         return True
 
     def read(backup_id: str) -> Manifest | None:

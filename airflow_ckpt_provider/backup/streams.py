@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
+from airflow_ckpt_provider.backup.flow_path import flow_path
 from airflow_ckpt_provider.storage.location import Location, plain_uri
-
-#: A checkpoint of a flow of Spark Declarative Pipelines: its versions are numbered, and a full refresh begins the next.
-_FLOW = re.compile(r"(?P<flow>.*/_checkpoints/[^/]+/[^/]+/[^/]+/[^/]+)/(?P<version>\d+)")
 
 
 class OfStream(Protocol):
@@ -54,14 +51,8 @@ def stream_in_words(backup: OfStream) -> str:
 def place_key(uri: str) -> str:
     """The place of a stream, however it is spelt; all versions of a flow are one."""
     plain = plain_uri(uri)
-    match = _FLOW.fullmatch(plain)
-    return match["flow"] if match else plain
-
-
-def flow_version(uri: str) -> int | None:
-    """The number of a version of a flow; ``None`` for any other checkpoint."""
-    match = _FLOW.fullmatch(plain_uri(uri))
-    return int(match["version"]) if match else None
+    flow = flow_path(plain)
+    return flow.directory if flow else plain
 
 
 def is_place(location: Location, uri: str) -> bool:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
+from airflow_ckpt_provider.backup.flow_path import flow_path
 from airflow_ckpt_provider.backup.marker import is_repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
@@ -25,7 +26,6 @@ from airflow_ckpt_provider.checkpoint.sources import SOURCES
 from airflow_ckpt_provider.errors import CkptError, NotACheckpointError, UnreadableLogError
 from airflow_ckpt_provider.fleet.limits import DEPTH, WORKERS
 from airflow_ckpt_provider.fleet.names import backup_names
-from airflow_ckpt_provider.recovery.flows.flow import CHECKPOINTS, FLOW_DEPTH
 from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import Listing
@@ -293,12 +293,7 @@ def _below(directory: _Directory, listing: Listing, *, is_checkpoint: bool) -> l
 
 def _is_flow(directory: _Directory) -> bool:
     """Whether numbered directories here are versions of one checkpoint, and not streams that have numbers for names."""
-    return directory.flows == 0 or _is_flow_of_pipelines(directory.place.root)
-
-
-def _is_flow_of_pipelines(path: str) -> bool:
-    segments = path.split("/")
-    return len(segments) > FLOW_DEPTH and segments[-1 - FLOW_DEPTH] == CHECKPOINTS
+    return directory.flows == 0 or flow_path(f"{directory.place.root}/0") is not None
 
 
 def _missing(progress: Progress, place: Location) -> list[str]:
@@ -333,10 +328,9 @@ def named(found: Sequence[Found]) -> tuple[Found, ...]:
     """Give each the name that a backup of it would get; a flow is called after its table and itself."""
 
     def path_and_least(each: Found) -> tuple[str, int]:
-        flow = each.place.root.rpartition("/")[0]
-        of_pipelines = _is_flow_of_pipelines(flow) and each.place.name.isdecimal()
+        of_pipelines = flow_path(each.place.root) is not None
         if each.versions or of_pipelines:
-            return flow, 2 if of_pipelines else 1
+            return each.place.root.rpartition("/")[0], 2 if of_pipelines else 1
         return each.place.root, 1
 
     names = backup_names([path_and_least(each) for each in found])

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from airflow_ckpt_provider.backup.beside import default_repository, has_room_beside, repair_place
+from airflow_ckpt_provider.backup.flow_path import flow_path
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.history import UNDOABLE, not_undone, records_of
 from airflow_ckpt_provider.change.plan import undone_by
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.errors import NoSuchBackupError
-from airflow_ckpt_provider.recovery.flows.flow import CHECKPOINTS
 from airflow_ckpt_provider.storage.location import Location
 
 
@@ -53,9 +53,8 @@ def places_beside(checkpoint: Location) -> Iterator[Location]:
     """Where these repositories are, if they are there."""
     if has_room_beside(checkpoint):
         yield from (default_repository(checkpoint), repair_place(checkpoint))
-    root, is_flow, _ = checkpoint.root.partition(f"/{CHECKPOINTS}/")
-    storage = Location(checkpoint.store, root)
-    if is_flow and has_room_beside(storage):
+    flow = flow_path(checkpoint.root)
+    if flow and has_room_beside(storage := Location(checkpoint.store, flow.storage)):
         yield default_repository(storage)
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ckpt_provider.backup.flow_path import flow_path
 from airflow_ckpt_provider.backup.id_changes import KeptPlan, kept_plans
 from airflow_ckpt_provider.backup.manifest import Manifest, batch_in_id
 from airflow_ckpt_provider.backup.names import is_name
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
-from airflow_ckpt_provider.backup.streams import flow_version
 from airflow_ckpt_provider.backup.transfer import in_parallel, side_by_side
 from airflow_ckpt_provider.change.attempts import attempts_directory, numbers_in, read_attempt
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -197,12 +197,12 @@ def _plans(places: Sequence[Location], repository: Repository | None) -> tuple[l
 
 def _former(place: Location) -> list[Location]:
     """The former checkpoints of a flow, oldest first: a restore or reset of a flow leaves them as they are."""
-    version = flow_version(place.uri)
-    if version is None:
+    path = flow_path(place.root)
+    if path is None:
         return []
-    flow = Location(place.store, place.root.rstrip("/").rpartition("/")[0])
+    flow = Location(place.store, path.directory)
     numbers = sorted(int(name) for name in flow.list().directories if name.isdecimal())
-    return [flow / str(number) for number in numbers if number < version]
+    return [flow / str(number) for number in numbers if number < path.version]
 
 
 def _plans_in(where: Location, opened: Repository | None, place: Location) -> tuple[list[KeptPlan], list[str]]:

@@ -11,15 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ckpt_provider.backup.flow_path import CHECKPOINTS, FLOW_DEPTH, flow_path
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, UnreadableLogError
 from airflow_ckpt_provider.storage.location import Location
-
-CHECKPOINTS = "_checkpoints"
-#: Catalog, database, table or sink, flow.
-FLOW_DEPTH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +54,7 @@ class Flow:
     @property
     def storage(self) -> Location:
         """The pipeline's ``storage``, which holds the checkpoints of all its flows."""
-        root = self.place.root.rstrip("/")
-        for _ in range(FLOW_DEPTH + 1):
-            root = root.rpartition("/")[0]
-        return Location(self.place.store, root)
+        return Location(self.place.store, self.place.root.removesuffix(f"/{CHECKPOINTS}/{self.path}"))
 
     def version(self, number: int) -> Location:
         """The checkpoint of a version."""
@@ -117,9 +111,14 @@ def flow_words(option: str, version: str) -> list[str]:
 
     :param option: what is done to the flow: ``--reset`` or ``--restore-into-next``.
     :param version: URI of a version of the flow.
+    :raises RefusedError: it is none.
     """
-    storage, _, path = version.rstrip("/").rpartition(f"/{CHECKPOINTS}/")
-    return [storage, option, path.rpartition("/")[0].replace("/", ".")]
+    path = flow_path(version)
+    if path is None:
+        raise RefusedError(
+            f"{version} is no version of a flow", hint="the plan was damaged or forged: see who wrote it"
+        )
+    return [path.storage, option, path.flow.replace("/", ".")]
 
 
 def flow_named(flows: list[Flow], name: str) -> Flow:

@@ -45,3 +45,21 @@ def test_one_that_cannot_be_opened_is_an_error(place: Location) -> None:
     default_repository(place / "orders").create("repository.json", b"forged")
     with pytest.raises(RepositoryError):
         list(those_beside(place / "orders"))
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "is_flow"),
+    [
+        ("lake/pipeline/_checkpoints/main/sales/orders/ingest/3", True),
+        ("lake/_checkpoints/lake/pipeline/_checkpoints/main/sales/orders/ingest/3", False),
+        ("lake/pipeline/_checkpoints/orders", False),
+        ("lake/pipeline/_checkpoints/team/orders", False),
+        ("lake/pipeline/_checkpoints/main/sales/orders/ingest/live", False),
+    ],
+)
+def test_only_a_flow_has_one_beside_its_pipeline(place: Location, checkpoint: str, is_flow: bool) -> None:
+    """A stream whose checkpoint lies below its table has none there: ``pipeline.rewinds`` is of another checkpoint."""
+    made = Repository.open_or_create(default_repository(place / "lake/pipeline"))
+    Repository.open_or_create(default_repository(place / "lake"))
+    found = [each.location.uri for each in repositories_beside(place / checkpoint)]
+    assert found == ([made.location.uri] if is_flow else [])
