@@ -17,8 +17,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-#: Part -> its files, as patterns below tests/. Each file with slow tests is in one part: tests/unit/test_project.py.
+#: Part -> its files, as patterns below tests/; a file is in the first part that names it. Each file with slow tests is in a
+#: part: tests/unit/test_project.py.
 PARTS: dict[str, tuple[str, ...]] = {
+    "prune": ("unit/backup/test_prune*.py",),
     "repository": (
         "unit/backup/*.py",
         "component/test_benchmark.py",
@@ -57,7 +59,8 @@ PARTS: dict[str, tuple[str, ...]] = {
         "integration/test_mirrored_stream.py",
         "integration/test_no_false_alarm.py",
     ),
-    "sinks": ("unit/sinks/*.py", "integration/test_*_histories.py", "integration/test_sink_by_name.py"),
+    "sinks": ("unit/sinks/*.py", "integration/test_sink_by_name.py"),
+    "histories": ("integration/test_*_histories.py",),
     "rewind": ("integration/test_rewind*.py", "integration/test_positions_replay.py", "integration/test_reset.py"),
     "upgrade": (
         "unit/upgrade/*.py",
@@ -70,6 +73,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "airflow": (
         "unit/fleet/*.py",
         "unit/page/*.py",
+        "system/test_airflow_command.py",
         "system/test_declared_*.py",
         "system/test_demo.py",
         "system/test_factory_dags.py",
@@ -93,8 +97,12 @@ def files_of(part: str) -> list[str]:
 
     :param part: a key of :data:`PARTS`.
     """
-    found = {path for pattern in PARTS[part] for path in TESTS.glob(pattern) if path.name.startswith("test_")}
-    return sorted(str(path) for path in found)
+    earlier = list(PARTS)[: list(PARTS).index(part)]
+    return sorted(map(str, _named_by(part).difference(*map(_named_by, earlier))))
+
+
+def _named_by(part: str) -> set[Path]:
+    return {path for pattern in PARTS[part] for path in TESTS.glob(pattern) if path.name.startswith("test_")}
 
 
 def run(parts: Sequence[str], arguments: list[str]) -> int:

@@ -124,6 +124,7 @@ def test_healthy(case: Case) -> None:
     assert case.runs() == list(range(30, 50))
 
 
+@pytest.mark.slow
 def test_vacuum(case: Case) -> None:
     case.append(30)
     case.append(40)

@@ -38,6 +38,7 @@ def test_a_refusal(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_connection_of_the_database(metadata_database: None, s3_server: S3Server, checkpoint: Path, repository: Path):
     """Airflow's own hooks log what they do: nothing of that is in the answer."""
     bucket = s3_server.make_bucket()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.every_run import of_these
 from tests.support.throwaway_airflow import HOME
 
 if TYPE_CHECKING:
@@ -119,9 +118,8 @@ def run_tasks(client: TestClient, tmp_path: Path) -> Iterator[RunTasks]:
     file.unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize(
-    "name", of_these(["ckpt_repository_secret_key", "ckpt_repository_key"], "ckpt_repository_secret_key")
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ckpt_repository_secret_key", "ckpt_repository_key"])
 def test_the_key_in_a_run(
     client: TestClient, run_tasks: RunTasks, checkpoint: Path, repository: Path, tmp_path: Path, name: str
 ) -> None:

@@ -17,7 +17,7 @@ from tests.support.rewinding import Story, difference
 from tests.support.streams.data import put_files
 from tests.support.streams.spark_host import SparkHost, coordinates
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 _KIND = "dedup_to_delta"
 
@@ -60,7 +60,6 @@ def rewind(example_dags: dict[str, DAG], run_dag: RunDag, story: Story) -> Calla
     return run
 
 
-@pytest.mark.slow
 def test_plan_is_the_default_and_changes_nothing(rewind: Callable[..., Any], story: Story) -> None:
     before = story.rows()
     run = rewind(to="shift_by", value="-3")
@@ -75,7 +74,7 @@ def test_plan_is_the_default_and_changes_nothing(rewind: Callable[..., Any], sto
     assert story.rows() == before
 
 
-@pytest.mark.parametrize("choice", ["Approve", pytest.param("Reject", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("choice", ["Approve", "Reject"])
 def test_back_to_the_last_right_batch_and_replayed(
     rewind: Callable[..., Any], story: Story, answer: Answer, choice: str
 ) -> None:
@@ -97,7 +96,6 @@ def test_back_to_the_last_right_batch_and_replayed(
     assert difference(story.reference(), story.rows()) == (0, 0)
 
 
-@pytest.mark.slow
 def test_a_start_that_fails_is_reported_with_the_way_on(
     rewind: Callable[..., Any], story: Story, answer: Answer
 ) -> None:

@@ -198,6 +198,7 @@ def test_once_the_way_back_has_begun_the_new_code_is_not_kept(tried: Tried) -> N
 class TestClearedAfterItsEnd:
     """Nothing of the user runs: a stop would stop a stream that nobody starts again, and a deploy change what runs next."""
 
+    @pytest.mark.slow
     def test_the_stop_of_a_kept_one(self, tried: Tried) -> None:
         tried.upgrade(start=tried.commit_a_batch, **KEEP)
         tried.go_on("stop")

@@ -398,7 +398,6 @@ def begun(kind: type[Stream] = Stream) -> Stream:
             *itertools.product((Stream, PackedStream), ("backup", *OTHERS), (False, True)),
             *itertools.product((MigratedStream,), ("backup", "old backup", "migrate", *OTHERS), (False, True)),
         ),
-        (PackedStream, "prune", True),
         (MigratedStream, "old backup", False),
     ),
 )

@@ -17,6 +17,7 @@ from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import back_up, bury, repository, stream, visible
 from tests.support.checkpoints import Files, contents, plant
+from tests.support.every_run import of_these
 from tests.support.restores import loud_seal, restore, wanted
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import Killed, Life, watched
@@ -105,7 +106,7 @@ CASES: dict[str, Callable[[Location], Case]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", of_these(CASES, "replacing one that is ahead", "replacing a broken one"))
 @pytest.mark.parametrize("repository_format", [1, pytest.param(2, marks=pytest.mark.slow)], indirect=True)
 def test_killed_at_every_write(
     repository_format: int, place: Location, name: str, monkeypatch: pytest.MonkeyPatch
