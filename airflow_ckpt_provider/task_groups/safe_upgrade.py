@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from itertools import pairwise
 from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
-from airflow.sdk import BaseOperator, Context, TaskGroup, TriggerRule
+from airflow.sdk import BaseOperator, TaskGroup, TriggerRule
 
 from airflow_ckpt_provider.configuration import configured_streams
 from airflow_ckpt_provider.errors import RefusedError
@@ -20,7 +18,6 @@ from airflow_ckpt_provider.operators.kafka_retention_guard import (
 )
 from airflow_ckpt_provider.operators.renamed import deprecated, renamed
 from airflow_ckpt_provider.operators.reset import NewCheckpointOperator
-from airflow_ckpt_provider.operators.stream_action import ENDED
 from airflow_ckpt_provider.operators.upgrade import (
     UpgradeBeginOperator,
     UpgradeGoOperator,
@@ -40,7 +37,6 @@ from airflow_ckpt_provider.operators.upgrade_modes import (
 )
 from airflow_ckpt_provider.operators.upgrade_operator import (
     RENAMED_POLICIES,
-    UpgradeOperator,
     UpgradeSinkOperator,
     task_part,
 )
@@ -48,26 +44,15 @@ from airflow_ckpt_provider.operators.upgrade_switch import (
     UpgradeGateOperator,
     UpgradeReleaseOperator,
     UpgradeRestoreOperator,
-    UpgradeSealOperator,
 )
 from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.sensors.commit_gap import CommitGapSensor
 from airflow_ckpt_provider.sensors.stream_health import StreamHealthSensor
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.streams.streams import Streams
-
-#: Makes a task of yours, given its id.
-MakeTask = Callable[[str], BaseOperator]
-#: A task, or several that come one beside the other.
-Tasks = BaseOperator | TaskGroup
-#: Arguments of the task of a stream, given its name.
-OfStream = Callable[[str], Mapping[str, Any]]
-
-#: A task that hangs does not keep an upgrade for ever; the seal stops the stream whatever the stop did.
-_STOP_WITHIN = timedelta(minutes=10)
-#: Tasks of the user that are part of an upgrade. Not ``start_old``: of a stream that was rolled back and nobody has started, the
-#: upgrade has ended.
-_OF_THE_RUN = ("stop", "deploy", "start", "stop_new", "roll_back_code")
+from airflow_ckpt_provider.task_groups.own_tasks import MakeTask, OwnTasks, in_turn, one_after_the_other
+from airflow_ckpt_provider.task_groups.results import Results, of_stream
+from airflow_ckpt_provider.task_groups.user_tasks import OF_THE_RUN, check_skips, rehearsals, run_while_under_way
 
 
 def safe_upgrade(
@@ -257,7 +242,7 @@ def safe_upgrade(
     if accept_foreign_loss is not None:
         deprecated("accept_foreign_loss", instead='accept=["foreign_loss"]')
     raises = raise_retention_to_at_most is not None
-    ours = _Ours(
+    ours = OwnTasks(
         where={"checkpoint": checkpoint, "checkpoint_conn_id": checkpoint_conn_id},
         kept={"repository": repository, "repository_conn_id": repository_conn_id, "name": name},
         every={"retries": retries, "retry_delay": retry_delay, "streams_file": streams_file},
@@ -284,41 +269,9 @@ def safe_upgrade(
         "kafka_config_id": kafka_config_id,
         **(reset or {}),
     }
+    results = Results(group_id)
     with TaskGroup(group_id, tooltip=f"upgrade, {mode}") as group:
-
-        def pulled(task_id: str) -> str:
-            return f"ti.xcom_pull(task_ids='{group_id}.{task_id}')"
-
-        def result(task_id: str, key: str) -> str:
-            return f"{pulled(task_id)}['{key}']"
-
-        def baseline(task_id: str) -> Callable[[str], dict[str, str]]:
-            """The pace of a stream before, as the result of a task has it."""
-
-            def of(name: str) -> dict[str, str]:
-                found = result(task_id, "baseline")
-                if name:
-                    found = f"{result(task_id, 'streams')}['{name}']['baseline']"
-                return {"baseline": f"{{{{ {found} | tojson }}}}"}
-
-            return of
-
-        def raised(part: str) -> str:
-            """The retentions that the guard of a stream has raised."""
-            return f"{{{{ (ti.xcom_pull(task_ids='{group_id}.raise_retention{part}', key='raised') or []) | tojson }}}}"
-
-        def only(given: Any, key: str) -> Callable[[str], dict[str, Any]]:
-            """What is given for a stream."""
-            return lambda name: {key: given.get(name) if isinstance(given, Mapping) else given}
-
-        def succeeded(task_id: str) -> str:
-            states = "ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})"
-            return f"{{{{ {states}.get('{group_id}.{task_id}') == 'success' }}}}"
-
-        def ended(task_id: str) -> str:
-            return f"ti.xcom_pull(task_ids='{group_id}.{task_id}', key='{ENDED}')"
-
-        before = _one_after_the_other(
+        before = one_after_the_other(
             ours.all(
                 UpgradeBeginOperator,
                 "begin",
@@ -348,15 +301,15 @@ def safe_upgrade(
             and ours.look(
                 CompatibilityOperator,
                 "compatible",
-                only(description, "description"),
-                only(old_description, "old_description"),
+                of_stream(description, "description"),
+                of_stream(old_description, "old_description"),
                 description_conn_id=report_conn_id,
                 fail_on=fail_on,
             ),
             # What somebody has to accept of the new checkpoint is asked for while the stream still runs.
             mode == STATELESS
             and ours.keep(NewCheckpointOperator, "new_positions", mode="plan", must_be_accepted=True, **anew),
-            rehearse and _rehearsals(rehearse),
+            rehearse and rehearsals(rehearse),
             shadow and shadow("shadow"),
             ours.all(
                 UpgradePlanOperator,
@@ -370,12 +323,12 @@ def safe_upgrade(
             and ApprovalOperator(
                 task_id="approve",
                 subject=f"Upgrade {', '.join(map(str, streams)) or redacted(str(stream or checkpoint))}?",
-                body=f"{{{{ {result('plan', 'markdown')} }}}}",
+                body=f"{{{{ {results.of('plan', 'markdown')} }}}}",
                 defaults="Reject",
                 response_timeout=approval_timeout,
             ),
             raises
-            and _in_turn(
+            and in_turn(
                 ours.look(
                     KafkaRetentionGuardOperator,
                     "raise_retention",
@@ -388,7 +341,7 @@ def safe_upgrade(
             ours.all(UpgradeGoOperator, "go", **sink_and_policy),
         )
         # From here on whatever does not succeed is rolled back.
-        switch = _one_after_the_other(
+        switch = one_after_the_other(
             ours.stopped(before[-1], stop, "stop", "seal"),
             ours.look(
                 CommitGapSensor,
@@ -414,7 +367,7 @@ def safe_upgrade(
                 NewCheckpointOperator,
                 "positions",
                 mode="plan",
-                seal_id=f"{{{{ {result('seal', 'plan_id')} }}}}",
+                seal_id=f"{{{{ {results.of('seal', 'plan_id')} }}}}",
                 **anew,
             ),
             deploy("deploy"),
@@ -422,9 +375,10 @@ def safe_upgrade(
                 UpgradeReleaseOperator,
                 "release",
                 backup_id={
-                    str(each): f"{{{{ {pulled(f'final_backup.{task_part(each)}')}['backup_id'] }}}}" for each in streams
+                    str(each): f"{{{{ {results.returned(f'final_backup.{task_part(each)}')}['backup_id'] }}}}"
+                    for each in streams
                 }
-                or f"{{{{ {result('final_backup', 'backup_id')} }}}}",
+                or f"{{{{ {results.of('final_backup', 'backup_id')} }}}}",
                 lift=mode != STATELESS,
                 driver_logs=logs,
             ),
@@ -433,10 +387,10 @@ def safe_upgrade(
                 NewCheckpointOperator,
                 "new_checkpoint",
                 mode="apply",
-                seal_id=f"{{{{ {result('seal', 'plan_id')} }}}}",
-                query_is_stopped=succeeded("stop") if stop else False,
+                seal_id=f"{{{{ {results.of('seal', 'plan_id')} }}}}",
+                query_is_stopped=results.succeeded("stop") if stop else False,
                 # The stop may be any task, and not every one says when it ended; the seal follows it.
-                stopped_since=f"{{{{ {ended('stop')} or {ended('seal')} or '' }}}}",
+                stopped_since=f"{{{{ {results.ended('stop')} or {results.ended('seal')} or '' }}}}",
                 quiet_for=quiet_for,
                 **anew,
             ),
@@ -444,7 +398,7 @@ def safe_upgrade(
             ours.look(
                 StreamHealthSensor,
                 "healthy",
-                baseline("release"),
+                results.baseline("release"),
                 deferrable=deferrable,
                 **health,
             ),
@@ -454,7 +408,7 @@ def safe_upgrade(
         # By the record, whatever became of the tasks: `keep` is done as soon as one before it has failed or was skipped.
         take_back = ours.all(UpgradeGateOperator, "take_back", trigger_rule=TriggerRule.ALL_DONE)
         switch[-1] >> take_back
-        way_back = _one_after_the_other(
+        way_back = one_after_the_other(
             ours.stopped(take_back, stop_new or stop, "stop_new", "seal_again"),
             ours.look(
                 CommitGapSensor,
@@ -479,7 +433,7 @@ def safe_upgrade(
             ours.look(
                 StreamHealthSensor,
                 "healthy_old",
-                baseline("restore"),
+                results.baseline("restore"),
                 deferrable=deferrable,
                 **health,
             ),
@@ -491,143 +445,21 @@ def safe_upgrade(
             back = ours.each(
                 KafkaRetentionRestoreOperator,
                 "retention_back",
-                lambda name: {"raised": raised(f".{task_part(name)}" if name else "")},
+                lambda name: {"raised": results.raised(f".{task_part(name)}" if name else "")},
                 **kafka,
                 trigger_rule=TriggerRule.ALL_DONE,
             )
             # Two streams may read one topic: the last one that raised it knows what the one before has set.
-            ends >> _in_turn(back, backwards=True) >> report
-        _check_skips(group)
-        for task_id in _OF_THE_RUN:
+            ends >> in_turn(back, backwards=True) >> report
+        check_skips(group)
+        for task_id in OF_THE_RUN:
             if isinstance(own := group.children.get(group.child_id(task_id)), BaseOperator):
-                _run_while_under_way(own, report)
+                run_while_under_way(own, report)
         for task in group.children.values():
             if isinstance(task, UpgradeSinkOperator):
                 task.accept_foreign_loss = accept_foreign_loss
     return group
 
 
-def _in_turn(tasks: Tasks, *, backwards: bool = False) -> Tasks:
-    """Run the tasks of several streams one after the other instead of side by side."""
-    if isinstance(tasks, TaskGroup):
-        each = list(tasks.children.values())
-        for task, following in pairwise(reversed(each) if backwards else each):
-            task >> following
-    return tasks
-
-
-def _check_skips(group: TaskGroup) -> None:
-    """Refuse a task that would skip the way back and the report, whatever their trigger rules say."""
-    for task in group.iter_tasks():
-        if getattr(task, "ignore_downstream_trigger_rules", False):
-            raise RefusedError(
-                f"the task {task.task_id} skips all that comes after it, the way back and the report too: the stream would "
-                "stay stopped and sealed",
-                hint="give it ignore_downstream_trigger_rules=False; what is skipped then is rolled back",
-            )
-
-
-def _run_while_under_way(task: BaseOperator, step: UpgradeOperator) -> None:
-    """Have a task of the user refuse once the upgrade has ended: cleared then, it would stop a stream that nobody starts.
-
-    :param step: any step of the upgrade, which knows its record.
-    """
-    hook = task._pre_execute_hook
-
-    def check(context: Context) -> None:
-        step.check_under_way(context)
-        if hook is not None:
-            hook(context)
-
-    task._pre_execute_hook = check
-
-
 def _declared(streams_file: str | Streams | None) -> Streams:
     return streams_file if isinstance(streams_file, Streams) else configured_streams(streams_file)
-
-
-def _rehearsals(rehearse: MakeTask | Mapping[str, MakeTask]) -> Tasks:
-    """Your rehearsal; of several streams those that are given, one beside the other."""
-    if not isinstance(rehearse, Mapping):
-        return rehearse("rehearse")
-    with TaskGroup("rehearse") as group:
-        for name, make in rehearse.items():
-            make(task_part(name))
-    return group
-
-
-@dataclass(frozen=True)
-class _Ours:
-    """Makes the tasks of this package, with what they have in common.
-
-    :param where: of the checkpoint.
-    :param kept: of the repository.
-    :param every: what each of them is given.
-    :param stream: the stream that is declared.
-    :param streams: the streams of the application that is upgraded; empty for one stream.
-    """
-
-    where: Mapping[str, Any]
-    kept: Mapping[str, Any]
-    every: Mapping[str, Any]
-    stream: str | Stream | None
-    streams: tuple[str | Stream, ...]
-
-    def look(self, operator: type[BaseOperator], task_id: str, *of_stream: OfStream, **more: Any) -> Tasks:
-        """One that knows the checkpoint alone; one for each stream."""
-        return self.each(operator, task_id, *of_stream, **self.where, **more)
-
-    def keep(self, operator: type[BaseOperator], task_id: str, **more: Any) -> Tasks:
-        """One that knows the repository too; one for each stream."""
-        return self.each(operator, task_id, **self.where, **self.kept, **more)
-
-    def each(self, operator: type[BaseOperator], task_id: str, *of_stream: OfStream, **more: Any) -> Tasks:
-        """One for each stream, in a group of the id where there are several.
-
-        :param of_stream: more arguments, given the name of the stream; empty for one stream.
-        """
-        if not self.streams:
-            given = {**more, **_of("", of_stream), "stream": self.stream}
-            return operator(task_id=task_id, **given, **self.every)
-        with TaskGroup(task_id) as group:
-            for stream in self.streams:
-                # What is not given comes from the declaration; a place that is given, also as None, would come before it.
-                given = {
-                    key: value for key, value in {**more, **_of(str(stream), of_stream)}.items() if value is not None
-                }
-                operator(task_id=task_part(stream), stream=stream, **given, **self.every)
-        return group
-
-    def all(self, operator: type[UpgradeOperator], task_id: str, **more: Any) -> UpgradeOperator:
-        """One for all streams."""
-        if not self.streams:
-            places = {**self.where, **self.kept, "stream": self.stream}
-            return operator(task_id=task_id, **places, **more, **self.every)
-        given = {key: value for key, value in more.items() if value is not None}
-        return operator(task_id=task_id, streams=self.streams, **given, **self.every)
-
-    def stopped(self, after: BaseOperator, stop: MakeTask | None, stop_id: str, seal_id: str) -> BaseOperator:
-        """A stop that may fail, and the seal that stops the stream all the same; returns the seal."""
-        if stop is None:
-            seal = self.all(UpgradeSealOperator, seal_id)
-            after >> seal
-            return seal
-        task = stop(stop_id)
-        task.execution_timeout = task.execution_timeout or _STOP_WITHIN
-        # Runs whatever became of the stop; not where nobody has allowed it.
-        allowed = after.task_id.rpartition(".")[2]
-        seal = self.all(UpgradeSealOperator, seal_id, after=allowed, trigger_rule=TriggerRule.ALL_DONE)
-        after >> task >> seal
-        return seal
-
-
-def _of(name: str, of_stream: Sequence[OfStream]) -> dict[str, Any]:
-    return {key: value for each in of_stream for key, value in each(name).items()}
-
-
-def _one_after_the_other(*tasks: Any) -> list[Any]:
-    """Wire what is there, in this order; what is left out is ``None``, ``False`` or empty."""
-    there = [task for task in tasks if task]
-    for task, following in pairwise(there):
-        task >> following
-    return there
