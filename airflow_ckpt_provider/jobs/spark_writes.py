@@ -17,9 +17,9 @@ from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.change.edits import entry_writes
-from airflow_ckpt_provider.change.engine import write_new
 from airflow_ckpt_provider.change.fence import Fence
 from airflow_ckpt_provider.change.write_engine import FilesToWrite, LentFence
+from airflow_ckpt_provider.change.writing import write_new
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.jobs.spark_engine import (
     BYTES_PER_TASK,

@@ -11,9 +11,9 @@ import pytest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.attempts import LeaseTerms, attempts_place
 from airflow_ckpt_provider.change.edits import Write
-from airflow_ckpt_provider.change.engine import write_new
 from airflow_ckpt_provider.change.fence import Fence, fenced
 from airflow_ckpt_provider.change.write_engine import FilesToWrite, LentFence
+from airflow_ckpt_provider.change.writing import write_new
 from airflow_ckpt_provider.errors import LeaseLostError, StorageError
 from airflow_ckpt_provider.storage.clocks import Clocks
 from airflow_ckpt_provider.storage.location import Location

@@ -15,7 +15,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from airflow_ckpt_provider.assets import CHANGES
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change import engine
+from airflow_ckpt_provider.change import writing
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.chain import ChainRewindOperator
@@ -244,7 +244,7 @@ def test_a_killed_restore_over_another_query_is_resumed_with_its_approval(
         raise Killed("it is killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine._Attempt, "_write", killed)
+        patch.setattr(writing.FileWriter, "write", killed)
         with pytest.raises(Killed):
             change("restore", **apply)
     assert inspect_target(place).seal

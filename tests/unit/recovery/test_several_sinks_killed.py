@@ -228,7 +228,7 @@ class TestStoppedAnywhere:
         self, orders: Location, sinks: Sinks, monkeypatch: pytest.MonkeyPatch, exit_: str, ended: bool
     ) -> None:
         """The first is brought forward, the second was written to: the refusal names two ways out, and each leads there."""
-        from airflow_ckpt_provider.change import engine
+        from airflow_ckpt_provider.change import writing
         from airflow_ckpt_provider.sinks import delta_sink
 
         both, real, before = sinks.all[:2], delta_sink.roll_back_table, sinks.state()
@@ -243,7 +243,7 @@ class TestStoppedAnywhere:
 
         with monkeypatch.context() as patched:
             if not ended:
-                patched.setattr(engine._Attempt, "_remove", die)
+                patched.setattr(writing.FileWriter, "remove", die)
                 with pytest.raises(Killed):
                     carry_out(orders, both)
             else:

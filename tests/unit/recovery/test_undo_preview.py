@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.engine import _Attempt
+from airflow_ckpt_provider.change.writing import FileWriter
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
@@ -178,7 +178,7 @@ class TestIceberg:
         plan = planned(orders, lake.sink)
         repository = Repository.open_or_create(default_repository(orders))
         with monkeypatch.context() as patch:
-            patch.setattr(_Attempt, "_remove", killed)
+            patch.setattr(FileWriter, "remove", killed)
             with pytest.raises(KeyboardInterrupt):
                 apply_rewind(plan, Checkpoint.at(orders), repository, sink=lake.sink, rest=STOPPED)
         lake.table.manage_snapshots().remove_tag(f"airflow-ckpt-{plan.plan_id}").commit()
