@@ -16,7 +16,8 @@ from airflow_ckpt_provider.backup.claims import tidy_claims
 from airflow_ckpt_provider.backup.expire_plan import Decision, ExpirePlan, check_kept
 from airflow_ckpt_provider.backup.manifest import manifest_path
 from airflow_ckpt_provider.backup.notes import Hold, HoldEvent, forget_notes, hold_of, holds, write_event
-from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
+from airflow_ckpt_provider.backup.records import new_plan_id
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import RefusedError
 
 log = logging.getLogger(__name__)

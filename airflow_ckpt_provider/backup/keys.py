@@ -20,7 +20,8 @@ from itertools import islice
 from typing import Any
 
 from airflow_ckpt_provider.backup.marker import MARKER
-from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
+from airflow_ckpt_provider.backup.records import new_plan_id
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import CkptError, RefusedError, RepositoryError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.encrypted_store import decrypted

@@ -23,8 +23,9 @@ from airflow_ckpt_provider.backup.deletion import delete_unlisted
 from airflow_ckpt_provider.backup.immutability import locks_on
 from airflow_ckpt_provider.backup.marker import refuse_inside
 from airflow_ckpt_provider.backup.packing import PACK_SIZE, PACKED_BELOW
+from airflow_ckpt_provider.backup.records import new_plan_id
 from airflow_ckpt_provider.backup.repack import OnFile, damaged_in_words, pack_anew
-from airflow_ckpt_provider.backup.repository import Repository, new_plan_id, raise_format
+from airflow_ckpt_provider.backup.repository import Repository, raise_format
 from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress
 from airflow_ckpt_provider.errors import BackupRunningError
 from airflow_ckpt_provider.fingerprint import fingerprint_of

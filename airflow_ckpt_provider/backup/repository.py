@@ -29,25 +29,19 @@ also holds backups and objects of format 1.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
-from itertools import groupby
 from typing import Any
 
-from airflow_ckpt_provider.backup.damaged import read_damaged
-from airflow_ckpt_provider.backup.latest import LATEST
+from airflow_ckpt_provider.backup.latest import LATEST, newest_whole, of_one_stream
 from airflow_ckpt_provider.backup.manifest import Manifest, manifest_path, parse_manifest
 from airflow_ckpt_provider.backup.marker import FORMAT, MARKER, refuse_inside
 from airflow_ckpt_provider.backup.names import checked_name, is_name
-from airflow_ckpt_provider.backup.streams import stream_in_words, streams_among
-from airflow_ckpt_provider.backup.transfer import in_parallel, side_by_side
+from airflow_ckpt_provider.backup.records import Records
 from airflow_ckpt_provider.errors import (
     DamagedBackupError,
     DamagedFileError,
@@ -63,8 +57,6 @@ from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.encrypted_store import decrypted, new_encryption
 from airflow_ckpt_provider.storage.hidden_name import is_hidden_name_of
 from airflow_ckpt_provider.storage.location import LARGE, Location
-from airflow_ckpt_provider.storage.store import StoredFile
-from airflow_ckpt_provider.units import zoned_time
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +70,9 @@ _LISTS = "`airflow-ckpt backups REPOSITORY` lists what there is"
 #: Formats that are known here; and the one of a new repository where nobody asks for another.
 FORMATS = (1, 2)
 DEFAULT_FORMAT = 1
-#: Ids of plans name files.
-_PLAN_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9._=+-]*")
 
 
-class Repository:
+class Repository(Records):
     """An open repository. Use :meth:`open`, or :meth:`open_or_create` to make one on purpose.
 
     :param location: where it is.
@@ -91,7 +81,7 @@ class Repository:
     """
 
     def __init__(self, location: Location, repository_id: str, format: int | None = None) -> None:
-        self.location = location
+        super().__init__(location)
         self.repository_id = repository_id
         self.format = format or DEFAULT_FORMAT
 
@@ -203,10 +193,6 @@ class Repository:
         if self.location.signing:
             self.location.signing.refuse_unsigned()
 
-    def whole_files(self, directory: str) -> dict[str, StoredFile]:
-        """The files below a directory by their path; half a file that a killed process left has a hidden name, and is none."""
-        return {path: file for path, file in self.location.walk(directory).items() if "/." not in path}
-
     def names(self) -> tuple[str, ...]:
         """Names of the streams that have backups."""
         return self.names_in("backups")
@@ -283,14 +269,14 @@ class Repository:
         if backup_id == LATEST:
             if name is None:
                 names = tuple(n for n in names if not n.endswith(SAFETY_SUFFIX))
-            if whole and len(names) == 1 and (newest := self._newest_whole(names[0])):
-                return self._of_one_stream(newest)
+            if whole and len(names) == 1 and (newest := newest_whole(self, names[0])):
+                return of_one_stream(self, newest)
         found = [(n, i) for n in names for i in self.backup_ids(n)]
         if backup_id == LATEST:
             streams = sorted({n for n, _ in found})
             self.refuse_several(streams)
-            if whole and streams and (newest := self._newest_whole(streams[0])):
-                return self._of_one_stream(newest)
+            if whole and streams and (newest := newest_whole(self, streams[0])):
+                return of_one_stream(self, newest)
             matches = found[-1:]
         else:
             matches = [(n, i) for n, i in found if i == backup_id]
@@ -305,80 +291,7 @@ class Repository:
                 f"backup {backup_id} exists for {', '.join(n for n, _ in matches)}", hint="say which name"
             )
         manifest = self.read_manifest(*matches[0])
-        return self._of_one_stream(manifest) if backup_id == LATEST else manifest
-
-    def _of_one_stream(self, newest: Manifest) -> Manifest:
-        """See that all backups of a name are of one stream, where an earlier version of this package made the newest one.
-
-        Since then, a backup of another stream under the name is refused.
-
-        :param newest: the newest one that can be used.
-        :return: that one.
-        :raises NoSuchBackupError: they are of several streams.
-        """
-        if newest.query_ids:
-            return newest
-
-        def read(backup_id: str) -> Manifest | None:
-            try:
-                return self.read_manifest(newest.name, backup_id, with_files=False)
-            except (NoSuchBackupError, DamagedBackupError):
-                return None  # it is not the latest that is asked for
-
-        others = [i for i in reversed(self.backup_ids(newest.name)) if i != newest.backup_id]
-        streams = streams_among([newest, *filter(None, in_parallel(read, others))])
-        if len(streams) > 1:
-            each = "; ".join(f"{stream_in_words(stream[0])} (newest: {stream[0].backup_id})" for stream in streams)
-            raise NoSuchBackupError(
-                f"the backups named {newest.name!r} in {self.location} are of {len(streams)} streams: {each}",
-                hint="give the id of the backup, and back each stream up under a name of its own",
-            )
-        return newest
-
-    def _newest_whole(self, name: str) -> Manifest | None:
-        """The newest backup of a stream that is not known to be damaged; ``None``: there is no backup.
-
-        :raises DamagedBackupError: all are.
-        """
-
-        def read(backup_id: str) -> Manifest | DamagedBackupError | None:
-            try:
-                return self.read_manifest(name, backup_id)
-            except NoSuchBackupError:
-                return None  # expired since it was listed
-            except DamagedBackupError as e:
-                return e
-
-        def begin() -> tuple[tuple[str, ...], Manifest | DamagedBackupError | None]:
-            ids = self.backup_ids(name)
-            return ids, read(ids[-1]) if ids else None
-
-        known, (ids, newest) = side_by_side(lambda: read_damaged(self.location, name), begin)
-        passed_over: dict[str, str] = {}
-        for backup_id in reversed(ids):
-            found = newest if backup_id == ids[-1] else read(backup_id)
-            if isinstance(found, Manifest):
-                damage = known.of(found)
-                if not damage:
-                    for passed, why in passed_over.items():
-                        log.warning("backup %s of %s is passed over: it is damaged: %s", passed, name, why)
-                    return found
-                passed_over[backup_id] = next(iter(damage.values())).message
-            elif found is not None:
-                passed_over[backup_id] = found.message
-        if not passed_over:
-            return None
-        if len(passed_over) == 1 and isinstance(newest, DamagedBackupError):
-            raise newest
-        which = (
-            f"all {len(passed_over)} backups of {name} are" if len(passed_over) > 1 else f"the only backup of {name} is"
-        )
-        raise DamagedBackupError(
-            f"{which} damaged: {next(iter(passed_over.values()))}",
-            findings=tuple(f"{passed}: {why}" for passed, why in passed_over.items()),
-            hint=f"`{command('repair', self.location, 'CHECKPOINT')}` rebuilds what is left elsewhere; or take a new backup. "
-            "A backup that is named by its id is taken in any case",
-        )
+        return of_one_stream(self, manifest) if backup_id == LATEST else manifest
 
     def read_manifest(self, name: str, backup_id: str, *, with_files: bool = True) -> Manifest:
         """Read one manifest.
@@ -417,134 +330,6 @@ class Repository:
                 return manifest
         return None
 
-    def keep_plan(self, plan_id: str, document: Mapping[str, Any]) -> None:
-        """Keep a plan with all that carrying it out needs, before its first change.
-
-        One of the same id that was kept before and never begun is replaced; a plan that was begun is not kept again.
-
-        :raises RefusedError: the id could leave the directory of plans.
-        """
-        checked_plan_id(plan_id)
-        content = json.dumps({"plan_id": plan_id, **document}).encode()
-        try:
-            self.location.create(_plan_path(plan_id), content)
-        except FileExistsError:
-            self.location.replace(_plan_path(plan_id), content)
-
-    def kept_plan(self, plan_id: str) -> dict[str, Any] | None:
-        """What :meth:`keep_plan` was given, or ``None`` if no plan of that id was begun.
-
-        :raises RepositoryError: the file is damaged, or that of another plan.
-        """
-        if not _PLAN_ID.fullmatch(plan_id):
-            return None
-        path = _plan_path(plan_id)
-        try:
-            document = self.read_object(path, "plan_id")
-        except FileNotFoundError:
-            return None
-        if document["plan_id"] != plan_id:
-            raise RepositoryError(
-                f"{self.location}/{path} is the document of plan {document['plan_id']}",
-                hint="put the file back as it was: somebody has renamed or changed it",
-            )
-        return document
-
-    def read_record(self, path: str) -> dict[str, Any]:
-        """Read one audit record.
-
-        :param path: its path in the repository.
-        :raises RepositoryError: it is damaged.
-        """
-        return self.read_object(path, "plan_id", time="at")
-
-    def read_records(self, paths: Iterable[str]) -> list[dict[str, Any]]:
-        """Read audit records, see :meth:`read_record`; one that is not signed by a trusted key is logged and left out."""
-
-        def read(path: str) -> dict[str, Any] | None:
-            try:
-                return self.read_record(path)
-            except UntrustedError as e:
-                log.warning("%s: it is ignored", e.message)
-                return None
-
-        return list(filter(None, in_parallel(read, paths)))
-
-    def read_object(self, path: str, *keys: str, time: str | None = None) -> dict[str, Any]:
-        """Read a JSON object with these texts in it.
-
-        :param path: its path in the repository.
-        :param time: key of a time with a time zone.
-        :raises FileNotFoundError: it does not exist.
-        :raises RepositoryError: it is damaged.
-        """
-        data = self.location.read_document(path, most=LARGE)
-        try:
-            value = load_json(data)
-            if not all(isinstance(value[key], str) for key in keys):
-                raise ValueError(f"{' or '.join(keys)} is no text")
-            if time:
-                zoned_time(value[time])
-        except (ValueError, KeyError, TypeError, IndexError) as e:
-            raise RepositoryError(
-                f"{self.location}/{path} cannot be read ({type(e).__name__}: {e}): {data[:80]!r}",
-                hint="the file was damaged: put it back from a copy of the repository. Without one, move it out of the "
-                "repository; what it says is then not known",
-            ) from e
-        found: dict[str, Any] = value
-        return found
-
-    def record(self, plan_id: str, facts: dict[str, Any]) -> None:
-        """Write an audit record: who changed what, and why. It names the one before, so that one that is gone is noticed."""
-        now = datetime.now(UTC)
-        path = f"audit/{now.strftime('%Y%m%dT%H%M%SZ')}-{plan_id}.json"
-        previous = next(filter(None, map(self._newest_hash, self._audit_by_second())), "")
-        document = {"at": now.isoformat(), "plan_id": plan_id, "previous": previous, **facts}
-        with suppress(FileExistsError):  # the same plan, carried to its end a second time within this second
-            self.location.create(path, json.dumps(document).encode())
-
-    def _audit_by_second(self) -> Iterator[list[str]]:
-        """Paths of the audit records of each second, newest first: names have seconds, the records have microseconds."""
-
-        def second(path: str) -> str:
-            return path.partition("-")[0]
-
-        for _, of_one_second in groupby(sorted(self.whole_files("audit"), reverse=True), key=second):
-            yield list(of_one_second)
-
-    def _newest_hash(self, paths: Iterable[str]) -> str | None:
-        """SHA-256 of the newest of some audit records; ``None``: none is signed by a trusted key, or can be read."""
-        found: list[tuple[str, str]] = []
-        for path in paths:
-            try:
-                data = self.location.read_document(path, most=LARGE)
-            except (DamagedFileError, TooLargeError, FileNotFoundError):
-                continue
-            try:
-                at = str(load_json(data)["at"])
-            except (ValueError, KeyError, TypeError):
-                at = ""
-            found.append((at, hashlib.sha256(data).hexdigest()))
-        return max(found)[1] if found else None
-
-    def records(self) -> Iterator[dict[str, Any]]:
-        """Audit records, newest first."""
-        for of_one_second in self._audit_by_second():
-            records = self.read_records(of_one_second)
-            yield from sorted(records, key=lambda record: str(record["at"]), reverse=True)
-
-    def audit(self, made_by: str) -> dict[str, Any] | None:
-        """The newest audit record of a run, or ``None``; lets a retried task find its own work."""
-        return next((record for record in self.records() if record.get("made_by") == made_by), None)
-
-    def audit_of(self, plan_id: str) -> dict[str, Any] | None:
-        """The audit record of a plan, or ``None``. Reads no other one.
-
-        :param plan_id: the plan.
-        """
-        paths = [file.path for file in self.location.list("audit").files]
-        return next(iter(self.read_records([path for path in paths if path.endswith(f"-{plan_id}.json")])), None)
-
 
 def _is_id(repository_id: object) -> bool:
     """Whether this can be the id of a repository: signatures are bound to it, so an empty one would be that of any."""
@@ -581,22 +366,3 @@ def raise_format(place: Location, repository: Repository, format: int) -> Reposi
         document = load_json(place.read_document(MARKER))
         place.replace_listed(marker, json.dumps({**document, "version": format}).encode())
     return Repository.open(place)
-
-
-def checked_plan_id(plan_id: str) -> str:
-    """Return the id of a plan if it can be one: a seal, a record or a plan may name another.
-
-    :raises RefusedError: it could leave its directory.
-    """
-    if not _PLAN_ID.fullmatch(plan_id):
-        raise RefusedError(f"{plan_id!r} cannot be the id of a plan", hint="use letters, digits, '.', '_' and '-'")
-    return plan_id
-
-
-def new_plan_id() -> str:
-    """Make an id for a plan: short enough to be read out on the telephone."""
-    return uuid.uuid4().hex[:8]
-
-
-def _plan_path(plan_id: str) -> str:
-    return f"plans/{plan_id}.json"

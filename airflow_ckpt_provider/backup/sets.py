@@ -15,7 +15,8 @@ from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.names import checked_name
-from airflow_ckpt_provider.backup.repository import Repository, checked_plan_id, new_plan_id
+from airflow_ckpt_provider.backup.records import checked_plan_id, new_plan_id
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import readable
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError, DamagedBackupError, NoSuchBackupError, RefusedError, StorageError

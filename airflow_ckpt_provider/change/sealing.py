@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from airflow_ckpt_provider.backup.repository import new_plan_id
+from airflow_ckpt_provider.backup.records import new_plan_id
 from airflow_ckpt_provider.change.plan import undone_by
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.logs import HIGHEST

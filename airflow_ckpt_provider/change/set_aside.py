@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.names import checked_name
-from airflow_ckpt_provider.backup.repository import Repository, checked_plan_id
+from airflow_ckpt_provider.backup.records import checked_plan_id
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.errors import DamagedFileError, RepositoryError, StorageError
 from airflow_ckpt_provider.json_text import load_json

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from airflow_ckpt_provider.backup.names import is_name
-from airflow_ckpt_provider.backup.repository import Repository, checked_plan_id
+from airflow_ckpt_provider.backup.records import checked_plan_id
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.page.html import ASSETS, Head, asset, message_page

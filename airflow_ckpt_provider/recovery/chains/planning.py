@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from airflow_ckpt_provider.backup.repository import new_plan_id
+from airflow_ckpt_provider.backup.records import new_plan_id
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, IcebergOffset
 from airflow_ckpt_provider.errors import RefusedError, StorageError

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import in_use
-from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
+from airflow_ckpt_provider.backup.records import new_plan_id
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.sets import LATEST_SET, BackupSet, find_set
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.errors import RefusedError

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from airflow_ckpt_provider.backup.beside import repository_for_change
-from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
+from airflow_ckpt_provider.backup.records import new_plan_id
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.change.fence import Fence, fenced
 from airflow_ckpt_provider.change.plan import Plan

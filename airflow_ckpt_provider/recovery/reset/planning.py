@@ -16,7 +16,8 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.beside import default_repository, repository_at
 from airflow_ckpt_provider.backup.recorded_sources import recorded_sources
-from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
+from airflow_ckpt_provider.backup.records import new_plan_id
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.stream_names import stream_name
 from airflow_ckpt_provider.change.sealing import sealed_by_another
 from airflow_ckpt_provider.change.target import Target, check_alone, inspect_target

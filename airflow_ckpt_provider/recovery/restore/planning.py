@@ -11,7 +11,8 @@ from airflow_ckpt_provider.backup.content_checks import content_damage, read_con
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.identity import is_same_stream
 from airflow_ckpt_provider.backup.manifest import Manifest
-from airflow_ckpt_provider.backup.repository import Repository, new_plan_id
+from airflow_ckpt_provider.backup.records import new_plan_id
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import check_structure, refuse_damage
 from airflow_ckpt_provider.change.plan import chain_command, undo_command

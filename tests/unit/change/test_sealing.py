@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ckpt_provider.backup.repository import new_plan_id
+from airflow_ckpt_provider.backup.records import new_plan_id
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.change.plan_seal import seal_for_plan
 from airflow_ckpt_provider.change.sealing import put_seal, remove_seal, seal, sealed_by_another, unseal
