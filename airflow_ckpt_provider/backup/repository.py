@@ -37,10 +37,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from airflow_ckpt_provider.backup.latest import LATEST, newest_whole, of_one_stream
+from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.backup.manifest import Manifest, manifest_path, parse_manifest
 from airflow_ckpt_provider.backup.marker import FORMAT, MARKER, refuse_inside
 from airflow_ckpt_provider.backup.names import checked_name, is_name
+from airflow_ckpt_provider.backup.newest import newest_whole, of_one_stream
 from airflow_ckpt_provider.backup.records import Records
 from airflow_ckpt_provider.errors import (
     DamagedBackupError,
