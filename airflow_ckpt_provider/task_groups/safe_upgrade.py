@@ -50,9 +50,14 @@ from airflow_ckpt_provider.sensors.commit_gap import CommitGapSensor
 from airflow_ckpt_provider.sensors.stream_health import StreamHealthSensor
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.streams.streams import Streams
-from airflow_ckpt_provider.task_groups.own_tasks import MakeTask, OwnTasks, in_turn, one_after_the_other
-from airflow_ckpt_provider.task_groups.results import Results, of_stream
-from airflow_ckpt_provider.task_groups.user_tasks import OF_THE_RUN, check_skips, rehearsals, run_while_under_way
+from airflow_ckpt_provider.task_groups.upgrade.own_tasks import MakeTask, OwnTasks, in_turn, one_after_the_other
+from airflow_ckpt_provider.task_groups.upgrade.results import Results, of_stream
+from airflow_ckpt_provider.task_groups.upgrade.user_tasks import (
+    OF_THE_RUN,
+    check_skips,
+    rehearsals,
+    run_while_under_way,
+)
 
 
 def safe_upgrade(

@@ -8,7 +8,7 @@ from airflow.sdk import BaseOperator, Context, TaskGroup
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.upgrade_operator import UpgradeOperator, task_part
-from airflow_ckpt_provider.task_groups.own_tasks import MakeTask, Tasks
+from airflow_ckpt_provider.task_groups.upgrade.own_tasks import MakeTask, Tasks
 
 #: Tasks of the user that are part of an upgrade. Not ``start_old``: of a stream that was rolled back and nobody has started, the
 #: upgrade has ended.
