@@ -17,10 +17,11 @@ from airflow_ckpt_provider.backup.contents import Places, listed_by, objects_the
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.deletion import delete_unlisted
 from airflow_ckpt_provider.backup.immutability import locks_on
+from airflow_ckpt_provider.backup.pack_use import PackUse, pack_use
 from airflow_ckpt_provider.backup.packing import PACK_SIZE
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.records import new_plan_id
-from airflow_ckpt_provider.backup.repack import PackUse, damaged_in_words, pack_use, repack
+from airflow_ckpt_provider.backup.repack import damaged_in_words, repack
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.errors import RefusedError

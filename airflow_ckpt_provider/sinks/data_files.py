@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.guards.delta_log import AddedFile, directories_of, read_delta_log
-from airflow_ckpt_provider.sinks.delta_history import TableHistory
+from airflow_ckpt_provider.sinks.table_history import TableHistory
 from airflow_ckpt_provider.storage.location import Location
 
 #: Newest commits whose files are looked for, and how many files at most: one small read each.

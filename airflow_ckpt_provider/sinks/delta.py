@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.gaps import runs
 from airflow_ckpt_provider.errors import package_with
-from airflow_ckpt_provider.sinks.delta_history import TXN_RETENTION, TableHistory, changed_settings
+from airflow_ckpt_provider.sinks.delta_history import changed_settings
 from airflow_ckpt_provider.sinks.earlier_run import NONE_PLANNED
 from airflow_ckpt_provider.sinks.query_ids import QueryIds, strange_ids
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
+from airflow_ckpt_provider.sinks.table_history import TXN_RETENTION, TableHistory
 from airflow_ckpt_provider.sinks.table_start import TableStart, words_of
 from airflow_ckpt_provider.verdict import Verdict
 

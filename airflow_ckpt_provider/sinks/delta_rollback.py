@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.guards.delta_client import restore
-from airflow_ckpt_provider.sinks.delta_history import PLAN_KEY, TableHistory, read_table_history
+from airflow_ckpt_provider.sinks.delta_history import PLAN_KEY, read_table_history
+from airflow_ckpt_provider.sinks.table_history import TableHistory
 from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from airflow_ckpt_provider.guards import delta_client
 from airflow_ckpt_provider.guards.delta_log import interval, is_delta_table, read_delta_log
 from airflow_ckpt_provider.sinks.data_files import missing_data_file, missing_for_version
 from airflow_ckpt_provider.sinks.delta import equal_versions, judge_start
-from airflow_ckpt_provider.sinks.delta_history import TableHistory, features_of, read_table_history
+from airflow_ckpt_provider.sinks.delta_history import features_of, read_table_history
 from airflow_ckpt_provider.sinks.delta_rollback import (
     TableTarget,
     committed_by,
@@ -23,6 +23,7 @@ from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind,
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport
 from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.sinks.table_history import TableHistory
 from airflow_ckpt_provider.storage.location import Location, plain_uri
 
 log = logging.getLogger(__name__)
@@ -355,7 +356,7 @@ def described(place: Location, history: TableHistory) -> TableHistory:
     """A history whose commits do not say the table's protocol and properties, with those of its log checkpoint.
 
     Unchanged where they say it, and where the checkpoint cannot be read: see
-    :attr:`~airflow_ckpt_provider.sinks.delta_history.TableHistory.is_described`.
+    :attr:`~airflow_ckpt_provider.sinks.table_history.TableHistory.is_described`.
     """
     if history.is_described:
         return history

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.sinks.delta_history import NO_VERSION, TableCommit, TableHistory, plan_in, writes_all
+from airflow_ckpt_provider.sinks.delta_history import NO_VERSION, plan_in, writes_all
 from airflow_ckpt_provider.sinks.named_tables import Described
+from airflow_ckpt_provider.sinks.table_history import TableCommit, TableHistory
 from airflow_ckpt_provider.units import is_number
 
 _STREAM = "STREAMING UPDATE"

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
 from airflow_ckpt_provider.sinks.delta import judge_start
-from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.sinks.delta_rollback import restored_since
 from airflow_ckpt_provider.sinks.delta_sink import brought_forward
 from airflow_ckpt_provider.sinks.described_history import described_history, is_row_change
@@ -24,6 +23,7 @@ from airflow_ckpt_provider.sinks.named_tables import TableEngine, engine_named
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport
 from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.sinks.table_history import TableHistory
 from airflow_ckpt_provider.verdict import Verdict
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ into the summary of each snapshot. Before it commits an epoch it walks from the 
 same query, and silently skips every epoch up to that one (``SparkWrite.findLastCommittedEpochId``). So content and memory are
 rolled back together.
 
-The ancestors are given as :class:`~airflow_ckpt_provider.sinks.delta_history.TableHistory`: "version" is then a place in the
-line of ancestors, and :attr:`~airflow_ckpt_provider.sinks.delta_history.TableHistory.snapshots` has the ids.
+The ancestors are given as :class:`~airflow_ckpt_provider.sinks.table_history.TableHistory`: "version" is then a place in the
+line of ancestors, and :attr:`~airflow_ckpt_provider.sinks.table_history.TableHistory.snapshots` has the ids.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_ckpt_provider.guards.iceberg_metadata import (
     read_metadata,
     snapshots_of,
 )
-from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
+from airflow_ckpt_provider.sinks.table_history import TableCommit, TableHistory
 from airflow_ckpt_provider.storage.location import Location
 
 #: Keys that Spark's sink writes into the summary of a snapshot.

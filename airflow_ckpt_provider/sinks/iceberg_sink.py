@@ -8,7 +8,6 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.iceberg_client import metadata_by_name
 from airflow_ckpt_provider.guards.iceberg_metadata import is_iceberg_table
 from airflow_ckpt_provider.sinks.delta import judge_start
-from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.sinks.delta_sink import brought_forward
 from airflow_ckpt_provider.sinks.iceberg_history import history_of_metadata, read_iceberg_history
 from airflow_ckpt_provider.sinks.iceberg_rollback import (
@@ -23,6 +22,7 @@ from airflow_ckpt_provider.sinks.iceberg_rollback import (
 from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind, SinkStart
 from airflow_ckpt_provider.sinks.report import SinkReport
 from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.sinks.table_history import TableHistory
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.sinks.table_history import TableHistory
 
 #: What Delta's own sink calls its commits in the log; the code of a ``foreachBatch`` makes any other.
 _OF_ITS_OWN_SINK = "STREAMING UPDATE"

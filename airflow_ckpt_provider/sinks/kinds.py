@@ -20,10 +20,10 @@ from typing import Any, Protocol, TypeVar
 from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
 from airflow_ckpt_provider.guards.entry_points import entry_points_of
 from airflow_ckpt_provider.sinks.answers import is_report
-from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, SinkReport, SinkRollback
 from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.sinks.table_history import TableHistory
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
+from airflow_ckpt_provider.sinks.table_history import TableCommit, TableHistory
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.iceberg_metadata import SCHEME
-from airflow_ckpt_provider.sinks.delta_history import TableHistory
 from airflow_ckpt_provider.sinks.delta_rollback import RestoreBySpark
 from airflow_ckpt_provider.sinks.earlier_run import NONE_PLANNED
 from airflow_ckpt_provider.sinks.named_tables import TableEngine, engine_for, engine_named, place_of, prefixed
 from airflow_ckpt_provider.sinks.other_tables import inspect_other_table, other_table
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, SinkReport, without_memory
+from airflow_ckpt_provider.sinks.table_history import TableHistory
 from airflow_ckpt_provider.storage.location import Location, plain_uri
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from datetime import datetime
 
 from airflow_ckpt_provider.checkpoint.gaps import gaps, runs
 from airflow_ckpt_provider.guards.delta_log import in_words
-from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
 from airflow_ckpt_provider.sinks.earlier_run import NONE_PLANNED, of_a_later_run, of_an_earlier_run
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
+from airflow_ckpt_provider.sinks.table_history import TableCommit, TableHistory
 
 _NO_NUMBERS = (
     "; more batches are missing than the log has commits: these are no batch numbers, or were written elsewhere"

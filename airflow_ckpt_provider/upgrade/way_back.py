@@ -20,7 +20,6 @@ from airflow_ckpt_provider.recovery.restore.relocate import foreign_place, holds
 from airflow_ckpt_provider.recovery.rewind.targets import repartitions
 from airflow_ckpt_provider.sinks.data_files import missing_data_file
 from airflow_ckpt_provider.sinks.delta import RESTORED_WITHOUT_SPARK, inspect_delta, is_append_only
-from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
 from airflow_ckpt_provider.sinks.delta_sink import DeltaTableContent
 from airflow_ckpt_provider.sinks.file_sink import obstacle_to_rollback
 from airflow_ckpt_provider.sinks.named_tables import BY_NAME
@@ -28,6 +27,7 @@ from airflow_ckpt_provider.sinks.policy import SinkPolicy, policy_word
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY, SinkReport
 from airflow_ckpt_provider.sinks.sink import Sink, judge, look_at, named_sinks
+from airflow_ckpt_provider.sinks.table_history import TableCommit, TableHistory
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 

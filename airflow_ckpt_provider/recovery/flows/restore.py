@@ -22,7 +22,8 @@ from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
 from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.restore.sink_answer import SinkAnswer
 from airflow_ckpt_provider.recovery.rewind.targets import logged_in_backup
-from airflow_ckpt_provider.sinks.cutover import Cutover, Known, cutover_of_same_query
+from airflow_ckpt_provider.sinks.cutover import Cutover, cutover_of_same_query
+from airflow_ckpt_provider.sinks.known import Known
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.verdict import Verdict
 

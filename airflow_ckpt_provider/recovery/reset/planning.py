@@ -42,12 +42,12 @@ from airflow_ckpt_provider.recovery.reset.unstarted import refuse_unstarted
 from airflow_ckpt_provider.recovery.reset.way import ResetWay
 from airflow_ckpt_provider.sinks.cutover import (
     NOTHING_READ,
-    Known,
     cutover_to_new_checkpoint,
     cutover_to_new_query_id,
     number_to_continue_after,
 )
 from airflow_ckpt_provider.sinks.is_this_all import notes_on
+from airflow_ckpt_provider.sinks.known import Known
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink, named_sinks
 from airflow_ckpt_provider.storage.location import Location

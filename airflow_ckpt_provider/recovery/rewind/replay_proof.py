@@ -17,11 +17,11 @@ from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.rewind.targets import logged_batches
-from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
 from airflow_ckpt_provider.sinks.earlier_run import of_an_earlier_run
 from airflow_ckpt_provider.sinks.kinds import SinkStart
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink, history_of, look_at, named_sinks
+from airflow_ckpt_provider.sinks.table_history import TableCommit, TableHistory
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 

@@ -17,7 +17,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from airflow_ckpt_provider.backup import lease, repack, transfer
+from airflow_ckpt_provider.backup import lease, pack_use, transfer
 from airflow_ckpt_provider.backup import repository as repositories
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.expire import apply_expire
@@ -128,7 +128,7 @@ class Stream(RuleBasedStateMachine):
             self.patches.setattr(module, "ThreadPoolExecutor", lambda max_workers: ThreadPoolExecutor(1))
         self.patches.setattr(lease, "_RENEW_EVERY", 10_000.0)
         self.patches.setattr(repositories, "DEFAULT_FORMAT", self.format)
-        self.patches.setattr(repack, "MERGED_FROM", 2)  # small packs are merged, too
+        self.patches.setattr(pack_use, "MERGED_FROM", 2)  # small packs are merged, too
         self.repository = Repository.open_or_create(self.place)
         self.running: list[Actor] = []
         self.given_up = False

@@ -8,14 +8,14 @@ from contextlib import suppress
 
 import pytest
 
-from airflow_ckpt_provider.backup import prune, repack
+from airflow_ckpt_provider.backup import pack_use, prune
 from airflow_ckpt_provider.backup.claims import in_use
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
 from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.pack_use import MERGED_FROM, PackUse
 from airflow_ckpt_provider.backup.packing import CONTENTS, PACK_SIZE
 from airflow_ckpt_provider.backup.prune import MaxUnused, apply_prune, plan_prune
-from airflow_ckpt_provider.backup.repack import MERGED_FROM, PackUse
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
@@ -36,7 +36,7 @@ ALL = ReadData()
 @pytest.fixture
 def three(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three small packs are merged, of whatever size."""
-    monkeypatch.setattr(repack, "MERGED_FROM", 3)
+    monkeypatch.setattr(pack_use, "MERGED_FROM", 3)
     monkeypatch.setattr(PackUse, "_tier", lambda self, pack: 0)
 
 

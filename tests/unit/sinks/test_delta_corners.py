@@ -17,11 +17,12 @@ from airflow_ckpt_provider.guards import delta_client
 from airflow_ckpt_provider.guards.delta_log import commit_path
 from airflow_ckpt_provider.guards.delta_vector import vector_path
 from airflow_ckpt_provider.sinks.delta import RESTORED_WITHOUT_SPARK, equal_versions
-from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory, read_table_history
+from airflow_ckpt_provider.sinks.delta_history import read_table_history
 from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, roll_back_table
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.sinks.sink import Sink, inspect_sink
+from airflow_ckpt_provider.sinks.table_history import TableCommit, TableHistory
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.delta_sink import OTHER, QUERY, Table
 

@@ -13,7 +13,6 @@ import pytest
 from airflow_ckpt_provider.errors import RefusedError, StorageError, UnreadableLogError
 from airflow_ckpt_provider.sinks.cutover import (
     NOTHING_READ,
-    Known,
     cutover_of_same_query,
     cutover_to_new_checkpoint,
     cutover_to_new_query_id,
@@ -24,6 +23,7 @@ from airflow_ckpt_provider.sinks.iceberg_rollback import (
     set_snapshot,
     snapshot_is_set_by,
 )
+from airflow_ckpt_provider.sinks.known import Known
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink, inspect_sink
 from airflow_ckpt_provider.storage.location import Location

@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_ckpt_provider.sinks.delta import inspect_delta
-from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
 from airflow_ckpt_provider.sinks.query_ids import QueryIdLink, QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport
+from airflow_ckpt_provider.sinks.table_history import TableCommit, TableHistory
 from airflow_ckpt_provider.verdict import Verdict
 
 A, B = "id-0", "id-1"

@@ -12,13 +12,13 @@ from deltalake import DeltaTable, QueryBuilder, TableFeatures
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.recovery.undo import undo
-from airflow_ckpt_provider.sinks.delta_history import TableCommit, TableHistory
 from airflow_ckpt_provider.sinks.delta_sink import DeltaSink
 from airflow_ckpt_provider.sinks.described_sink import DescribedSink
 from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkStart
 from airflow_ckpt_provider.sinks.named_tables import Described
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink
+from airflow_ckpt_provider.sinks.table_history import TableCommit, TableHistory
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import stream
 from tests.support.changed_sinks import after_writing, change_of, spark_restores
