@@ -2,57 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from airflow_ckpt_provider.checkpoint.conditions import Condition, Wait
-from airflow_ckpt_provider.checkpoint.seal import Seal
-from airflow_ckpt_provider.checkpoint.waiting import Answer, State, look
+from airflow_ckpt_provider.checkpoint.waiting import State, look
 from airflow_ckpt_provider.checkpoint.waiting_memory import Memory
 from airflow_ckpt_provider.errors import NotACheckpointError, StorageError, UnreadableLogError
-from airflow_ckpt_provider.storage.location import Location
-from tests.support.checkpoints import commit_log, metadata, offsets_log
+from tests.support.checkpoints import offsets_log
 from tests.support.timed_store import NOON, Stream, at
+from tests.support.watched_gaps import Watch, one_look, wait_for
 from tests.support.watched_stores import watched
-
-PATIENCE = timedelta(minutes=10)
-
-
-def wait_for(kind: str = "drained", value: int | None = None, **more: Any) -> Wait:
-    since = more.pop("since_batch", None)
-    return Wait(Condition(kind, value, since).check(), **{"stuck_after": PATIENCE, **more})
-
-
-class Watch:
-    """Reads again and again; the memory goes through JSON each time, as between two processes."""
-
-    def __init__(self, stream: Stream, wait: Wait, memory: Memory | None = None) -> None:
-        self.location, self.store = watched(stream.location)
-        self.wait = wait
-        self.memory = memory or Memory()
-        self.cost: list[tuple[int, int]] = []
-
-    def look(self, now: datetime) -> Answer:
-        before = len(self.store.requests)
-        answer, memory = look(self.location, self.wait, self.memory, now=now)
-        asked = [operation for operation, _ in self.store.requests[before:]]
-        self.cost.append((asked.count("list"), asked.count("read")))
-        assert set(asked) <= {"list", "read", "walk"}
-        self.memory = Memory.from_json(json.loads(json.dumps(memory.to_json())))
-        assert self.memory == memory
-        assert json.loads(json.dumps(answer.progress)) == answer.progress
-        return answer
-
-    def states(self, *moments: float) -> list[str]:
-        return [self.look(at(m)).state.value for m in moments]
-
-
-def one_look(stream: Stream, wait: Wait, now: datetime) -> Answer:
-    return Watch(stream, wait).look(now)
-
 
 # --- the four conditions ---
 
@@ -329,78 +290,6 @@ def test_missing_ok_is_not_drained() -> None:
     assert watch.states(0, 100) == ["waiting", "waiting"]
 
 
-def seal(stream: Stream, number: int, reason: str = "an upgrade") -> Seal:
-    mark = Seal(number, "7f3a", reason, "dag/run/task", at(10))
-    stream.put(f"offsets/{number}", mark.sentence.encode(), at(10))
-    return mark
-
-
-def test_sealed_is_drained_when_its_newest_batch_is_committed() -> None:
-    stream = Stream().start().ran(range(6))
-    mark = seal(stream, 6)
-    answer = one_look(stream, wait_for(quiet_for=timedelta(hours=1)), at(11))
-    assert answer.state is State.DONE, answer.message
-    assert answer.message == (
-        "memory://ck/orders: drained: newest logged batch 5, newest committed 5; sealed by plan 7f3a (an upgrade, "
-        "dag/run/task)"
-    )
-    assert (answer.progress["latest_logged"], answer.progress["gap"]) == (5, 0)
-    assert answer.progress["sealed"] == mark.sentence
-    assert answer.progress["sources"] == [{"index": 0, "kind": "kafka", "offset": {"orders": {"0": 600}}}]
-
-
-def test_sealed_while_its_newest_batch_runs() -> None:
-    stream = Stream().start().ran(range(5)).log(5, at(9.9))
-    seal(stream, 6)
-    watch = Watch(stream, wait_for())
-    assert watch.states(11) == ["waiting"]
-    stream.commit(5, at(11.1))
-    assert watch.states(12) == ["done"]
-
-
-def test_sealed_with_a_batch_that_nobody_commits_is_stuck() -> None:
-    stream = Stream().start().ran(range(5)).log(5)
-    seal(stream, 6)
-    watch = Watch(stream, wait_for())
-    assert watch.states(30) == ["waiting"], "what was read was the seal; what lies below it may be one too"
-    answer = watch.look(at(31))
-    assert answer.state is State.STUCK
-    assert "sealed by plan 7f3a (an upgrade, dag/run/task)" in answer.message
-
-
-def test_sealed_stream_does_not_progress_and_is_not_stuck() -> None:
-    stream = Stream().start().ran(range(6))
-    seal(stream, 6)
-    watch = Watch(stream, wait_for("progressed_by", 1))
-    assert watch.states(11, 60, 120) == ["waiting"] * 3
-    assert "sealed by plan 7f3a" in watch.look(at(121)).message
-    stream.drop("offsets/6").log(6, at(122)).commit(6, at(123))
-    assert watch.states(124) == ["done"]
-
-
-def test_two_seals() -> None:
-    """A restore that raised its seal and was killed before it removed the lower one."""
-    stream = Stream().start().ran(range(5))
-    seal(stream, 5)
-    seal(stream, 9)
-    assert Watch(stream, wait_for()).states(60, 61) == ["waiting", "done"]
-
-
-def test_async_progress_tracking_may_commit_at_the_seal() -> None:
-    stream = Stream().start().ran(range(6))
-    seal(stream, 6)
-    stream.commit(6, at(10.1))
-    answer = one_look(stream, wait_for(quiet_for=timedelta(0)), at(11))
-    assert (answer.state, answer.progress["latest_logged"]) == (State.DONE, 5)
-    assert answer.progress["sealed"] is not None
-
-
-def test_place_that_is_being_restored_is_not_drained() -> None:
-    stream = Stream()
-    seal(stream, 6)
-    assert Watch(stream, wait_for(quiet_for=timedelta(0))).states(11, 100) == ["waiting", "waiting"]
-
-
 @pytest.mark.parametrize("content", [b"", b"v9\n{}\n1", b"garbage"], ids=["empty", "newer Spark", "garbage"])
 def test_newest_entry_that_cannot_be_read(content: bytes) -> None:
     stream = Stream().start().ran(range(3))
@@ -454,114 +343,3 @@ def test_a_look_that_fails_is_made_again_and_at_last_raised() -> None:
         _, memory = look(location, wait, memory, now=at(6))
     with pytest.raises(StorageError):
         look(location, wait, memory, now=at(7))
-
-
-# --- cost and result ---
-
-
-def long_log(batches: int) -> Stream:
-    stream = Stream().start()
-    entry, done = offsets_log("1", metadata={}), commit_log()
-    for batch in range(batches):
-        stream.store.files[f"/ck/orders/offsets/{batch}"] = (entry, NOON)
-        stream.store.files[f"/ck/orders/commits/{batch}"] = (done, NOON)
-    return stream
-
-
-def test_cost_of_a_hundred_thousand_batches() -> None:
-    watch = Watch(long_log(100_000), wait_for(quiet_for=timedelta(hours=1)))
-    assert watch.states(61) == ["done"]
-    assert watch.cost == [(2, 1)]
-
-
-@pytest.mark.parametrize("batches", [1, 1000])
-@pytest.mark.parametrize("kind", ["drained", "progressed_by", "committed_batch"])
-def test_cost(batches: int, kind: str) -> None:
-    stream = long_log(batches)
-    value = {"drained": None, "progressed_by": 2, "committed_batch": batches + 1}[kind]
-    watch = Watch(stream, wait_for(kind, value, quiet_for=timedelta(hours=20)))
-    watch.states(1, 2)
-    for batch in (batches, batches + 1):
-        stream.log(batch, at(3))
-        watch.look(at(3))
-        stream.commit(batch, at(3))
-        watch.look(at(3.1))
-    answer = watch.look(at(3000))
-    assert answer.state is State.DONE
-    assert answer.progress["latest_committed"] == batches + 1
-    assert all(lists == 2 and reads <= 1 for lists, reads in watch.cost), watch.cost
-
-
-def test_cost_under_a_seal() -> None:
-    """One read more than elsewhere, once: the entry below the seal, for the report."""
-    stream = Stream().start().ran(range(6))
-    seal(stream, 6)
-    watch = Watch(stream, wait_for("progressed_by", 9))
-    watch.states(11, 12, 13)
-    assert watch.cost == [(2, 1)] * 3
-    watch = Watch(stream, wait_for())
-    assert watch.states(11) == ["done"]
-    assert watch.cost == [(2, 2)]
-
-
-def test_result() -> None:
-    stream = Stream().start().ran(range(6))
-    answer = one_look(stream, wait_for(quiet_for=timedelta(0)), at(6))
-    assert answer.progress == {
-        "checkpoint": "memory://ck/orders",
-        "latest_logged": 5,
-        "latest_committed": 5,
-        "gap": 0,
-        "uncommitted": 0,
-        "batch_time": "2024-11-21T01:50:16.395000+00:00",
-        "logged_at": "2026-11-21T12:05:00+00:00",
-        "committed_at": "2026-11-21T12:05:10+00:00",
-        "seconds_since_commit": 50.0,
-        "batches_per_minute": 1.0,
-        "sources": [{"index": 0, "kind": "kafka", "offset": {"orders": {"0": 600}}}],
-        "sealed": None,
-    }
-
-
-def test_rate_is_not_known_of_a_checkpoint_that_was_restored() -> None:
-    stream = Stream().start()
-    for batch in range(5):
-        stream.log(batch, at(9)).commit(batch, at(9))
-    assert one_look(stream, wait_for(quiet_for=timedelta(0)), at(10)).progress["batches_per_minute"] is None
-
-
-def test_an_entry_that_is_purged_between_listing_and_reading() -> None:
-    stream = Stream().start().ran(range(3))
-
-    def before(operation: str, path: str) -> None:
-        if operation == "read" and path.endswith("offsets/2"):
-            stream.drop("offsets/0", "offsets/1", "offsets/2", "commits/0", "commits/1").ran(range(3, 5))
-
-    location, _ = watched(stream.location, before)
-    answer, memory = look(location, wait_for(quiet_for=timedelta(0)), Memory(), now=at(9))
-    assert answer.state is State.WAITING
-    assert look(location, wait_for(quiet_for=timedelta(0)), memory, now=at(10))[0].state is State.DONE
-
-
-def test_a_stream_that_moves_between_the_two_listings_never_looks_further_than_it_is() -> None:
-    stream = Stream().start().ran(range(3)).log(3)
-
-    def before(operation: str, path: str) -> None:
-        if operation == "list" and path.endswith("offsets"):
-            stream.commit(3).log(4)
-
-    location, _ = watched(stream.location, before)
-    answer, _ = look(location, wait_for(quiet_for=timedelta(0)), Memory(), now=at(4))
-    assert (answer.state, answer.progress["gap"]) == (State.WAITING, 2)
-
-
-def test_memory_of_a_newer_version_is_understood() -> None:
-    assert Memory.from_json({"base": 3, "something_new": 1}) == Memory(base=3)
-    assert Memory.from_json(None) == Memory()
-
-
-def test_place_is_named_whatever_the_store() -> None:
-    stream = Stream()
-    assert isinstance(stream.location, Location)
-    stream.put("metadata", metadata(), NOON)
-    assert "memory://ck/orders" in one_look(stream, wait_for("committed_batch", 1), NOON).message
