@@ -18,26 +18,21 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 
 from airflow_ckpt_provider.backup.create import create_backup
-from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import CkptError, StorageError
 from airflow_ckpt_provider.jobs.build_function import settings_of
 from airflow_ckpt_provider.jobs.describe_query import write
-from airflow_ckpt_provider.jobs.spark_engine import (
-    BYTES_PER_TASK,
-    FILES_PER_TASK,
-    WORKERS,
-    SparkEngine,
-    address,
-    ship_package,
+from airflow_ckpt_provider.jobs.repository_application import (
+    add_repository,
+    add_tasks,
+    at_least_one,
+    exit_code_of,
+    open_repository,
 )
+from airflow_ckpt_provider.jobs.spark_engine import SparkEngine, address, ship_package
 from airflow_ckpt_provider.redaction import redacted
-from airflow_ckpt_provider.storage.keys import read_key
-from airflow_ckpt_provider.storage.signatures import Signing
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,29 +46,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.appName(f"back up {redacted(args.checkpoint)}").getOrCreate()
-    try:
+
+    def work() -> int:
         checkpoint = address(spark, args.checkpoint, options_file=args.storage_options)
-        repository = address(
-            spark,
-            args.repository,
-            options_file=args.storage_options,
-            key=read_key(args.key_file) if args.key_file else None,
-        )
-        signing = Signing.read(args.signing_key_file, args.trusted_key)
+        reached, repository = open_repository(spark, args)
         ship_package(spark)
         source = Checkpoint.at(checkpoint.open())
-        opened = Repository.open(replace(repository.open(), signing=signing))  # executors get no signing key
         engine = SparkEngine(
             spark,
             checkpoint,
-            repository.of(opened),
+            reached,
             workers=args.workers,
             files_per_task=args.files_per_task,
             bytes_per_task=args.bytes_per_task,
         )
         result = create_backup(
             source,
-            opened,
+            repository,
             name=args.name,
             tags=settings_of(args.tag, option="--tag"),
             reason=args.reason,
@@ -84,20 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             new_life=args.new_life,
         )
         write(json.dumps(result.to_json(), indent=2), args.output)
-    except StorageError as e:
-        print(e, file=sys.stderr)
-        return 3
-    except CkptError as e:
-        print(e, file=sys.stderr)
-        return 1
-    return 0
+        return 0
 
-
-def _at_least_one(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
+    return exit_code_of(work)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -114,36 +92,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--tag", action="append", default=[], metavar="KEY=VALUE", help="to find the backup by; repeatable")
     add("--reason", default="", metavar="TEXT", help="why it is taken")
     add("--made-by", default="", metavar="WHO", help="the run or user, for the manifest")
-    add(
-        "--restorable-batches", type=_at_least_one, default=1, metavar="N", help="newest batches (default: %(default)s)"
-    )
-    add(
-        "--workers",
-        type=_at_least_one,
-        default=WORKERS,
-        metavar="N",
-        help="requests of a task under way at once; contents that a store does not copy itself are in the executor's memory "
-        "meanwhile (default: %(default)s)",
-    )
-    add(
-        "--files-per-task",
-        type=_at_least_one,
-        default=FILES_PER_TASK,
-        metavar="N",
-        help="at most (default: %(default)s)",
-    )
-    add(
-        "--bytes-per-task",
-        type=_at_least_one,
-        default=BYTES_PER_TASK,
-        metavar="N",
-        help="at most (default: %(default)s)",
-    )
+    add("--restorable-batches", type=at_least_one, default=1, metavar="N", help="newest batches (default: %(default)s)")
+    add_tasks(parser)
     add("--immutable-for", type=float, metavar="SECONDS", help="lock it by S3 Object Lock: nobody can delete it before")
-    add("--storage-options", metavar="FILE", help="JSON on the driver: scheme -> arguments of its fsspec filesystem")
-    add("--key-file", metavar="FILE", help="key of an encrypted repository, on the driver")
-    add("--signing-key-file", metavar="FILE", help="private key that signs the backup, on the driver")
-    add("--trusted-key", action="append", default=[], metavar="KEY", help="public key to trust; repeatable")
+    add_repository(parser, signs="the backup")
     add("--output", metavar="URI", help="where the summary goes, as JSON (default: stdout)")
     return parser
 

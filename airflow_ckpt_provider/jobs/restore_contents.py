@@ -15,7 +15,6 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from airflow_ckpt_provider.backup.latest import LATEST
@@ -23,18 +22,16 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.rest import RestRule, StopProbe
 from airflow_ckpt_provider.change.rest_probes import probes_of
 from airflow_ckpt_provider.change.write_engine import WriteEngine
-from airflow_ckpt_provider.errors import CkptError, StorageError
 from airflow_ckpt_provider.jobs.describe_query import write
-from airflow_ckpt_provider.jobs.spark_engine import BYTES_PER_TASK, FILES_PER_TASK, WORKERS, address, ship_package
+from airflow_ckpt_provider.jobs.repository_application import add_repository, add_tasks, exit_code_of, open_repository
+from airflow_ckpt_provider.jobs.spark_engine import address, ship_package
 from airflow_ckpt_provider.jobs.spark_writes import SparkWrites
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.restore.sink_answer import SinkAnswer
 from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.storage.clocks import Clocks
-from airflow_ckpt_provider.storage.keys import read_key
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.signatures import Signing
 from airflow_ckpt_provider.units import parse_time
 
 
@@ -50,38 +47,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.appName(f"restore {redacted(args.target)}").getOrCreate()
-    try:
-        repository = address(
-            spark,
-            args.repository,
-            options_file=args.storage_options,
-            key=read_key(args.key_file) if args.key_file else None,
-        )
+
+    def work() -> int:
+        reached, repository = open_repository(spark, args)
         target = address(spark, args.target, options_file=args.storage_options)
         lines = args.progress_log and address(spark, args.progress_log, options_file=args.storage_options).open()
-        signing = Signing.read(args.signing_key_file, args.trusted_key)
         ship_package(spark)
         writes = SparkWrites(
             spark,
             target,
-            repository,
+            reached,
             workers=args.workers,
             files_per_task=args.files_per_task,
             bytes_per_task=args.bytes_per_task,
         )
-        opened, place = Repository.open(replace(repository.open(), signing=signing)), target.open()
+        place = target.open()
         said = since_submitted(dict(spark.sparkContext.getConf().getAll()), began) if argv is None else began
         if args.stopped_since:
             said = _earlier(said, parse_time(args.stopped_since))
         probes = probes_of(place, progress_log=lines or None, spark_rest=args.spark_api)
-        restored(opened, place, writes, args, said=said, probes=probes)
-    except StorageError as e:
-        print(e, file=sys.stderr)
-        return 3
-    except CkptError as e:
-        print(e, file=sys.stderr)
-        return 1
-    return 0
+        restored(repository, place, writes, args, said=said, probes=probes)
+        return 0
+
+    return exit_code_of(work)
 
 
 def since_submitted(settings: Mapping[str, str], began: Clocks) -> Clocks:
@@ -164,13 +152,6 @@ def _sink_answer(text: str) -> SinkAnswer:
         raise ValueError(text) from e
 
 
-def _at_least_one(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     add = parser.add_argument
@@ -206,16 +187,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--reason", default="", metavar="TEXT", help="why, for the audit record")
     add("--made-by", default="", metavar="WHO", help="the run or user, for the audit record")
-    for option, default, text in (
-        ("--workers", WORKERS, "requests of a task under way at once"),
-        ("--files-per-task", FILES_PER_TASK, "at most; the contents of a pack are never parted"),
-        ("--bytes-per-task", BYTES_PER_TASK, "at most"),
-    ):
-        add(option, type=_at_least_one, default=default, metavar="N", help=f"{text} (default: %(default)s)")
-    add("--storage-options", metavar="FILE", help="JSON on the driver: scheme -> arguments of its fsspec filesystem")
-    add("--key-file", metavar="FILE", help="key of an encrypted repository, on the driver")
-    add("--signing-key-file", metavar="FILE", help="private key that signs what is recorded, on the driver")
-    add("--trusted-key", action="append", default=[], metavar="KEY", help="public key to trust; repeatable")
+    add_tasks(parser, files="at most; the contents of a pack are never parted")
+    add_repository(parser, signs="what is recorded")
     add("--output", metavar="URI", help="where plan and outcome go, as JSON (default: stdout)")
     return parser
 

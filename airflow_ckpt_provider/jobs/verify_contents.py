@@ -14,7 +14,6 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 
 from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.backup.notes import note_verification
@@ -23,13 +22,11 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.backup.verify_repository import verify_repository
 from airflow_ckpt_provider.backup.verify_summary import VerifySummary
-from airflow_ckpt_provider.errors import CkptError, StorageError
 from airflow_ckpt_provider.jobs.describe_query import write
-from airflow_ckpt_provider.jobs.spark_engine import BYTES_PER_TASK, FILES_PER_TASK, WORKERS, address, ship_package
+from airflow_ckpt_provider.jobs.repository_application import add_repository, add_tasks, exit_code_of, open_repository
+from airflow_ckpt_provider.jobs.spark_engine import ship_package
 from airflow_ckpt_provider.jobs.spark_reads import SparkReads
 from airflow_ckpt_provider.redaction import redacted
-from airflow_ckpt_provider.storage.keys import read_key
-from airflow_ckpt_provider.storage.signatures import Signing
 
 #: In the place of a backup's id: all of them.
 ALL = "all"
@@ -46,29 +43,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.appName(f"verify {redacted(args.repository)}").getOrCreate()
-    try:
-        repository = address(
-            spark,
-            args.repository,
-            options_file=args.storage_options,
-            key=read_key(args.key_file) if args.key_file else None,
-        )
-        signing = Signing.read(args.signing_key_file, args.trusted_key)
+
+    def work() -> int:
+        reached, repository = open_repository(spark, args)
         ship_package(spark)
         engine = SparkReads(
             spark,
-            repository,
+            reached,
             workers=args.workers,
             files_per_task=args.files_per_task,
             bytes_per_task=args.bytes_per_task,
         )
-        return verified(Repository.open(replace(repository.open(), signing=signing)), engine, args)
-    except StorageError as e:
-        print(e, file=sys.stderr)
-        return 3
-    except CkptError as e:
-        print(e, file=sys.stderr)
-        return 1
+        return verified(repository, engine, args)
+
+    return exit_code_of(work)
 
 
 def verified(repository: Repository, engine: ReadEngine, args: argparse.Namespace) -> int:
@@ -96,13 +84,6 @@ def verified(repository: Repository, engine: ReadEngine, args: argparse.Namespac
     return found.exit_code
 
 
-def _at_least_one(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     add = parser.add_argument
@@ -116,16 +97,8 @@ def _parser() -> argparse.ArgumentParser:
         help="all; 1/t: the t-th part that was read longest ago; n/t: the n-th of t parts; x%%: a random sample "
         "(default: %(default)s)",
     )
-    for option, default, text in (
-        ("--workers", WORKERS, "requests of a task under way at once"),
-        ("--files-per-task", FILES_PER_TASK, "at most; the contents of a pack are never parted"),
-        ("--bytes-per-task", BYTES_PER_TASK, "at most"),
-    ):
-        add(option, type=_at_least_one, default=default, metavar="N", help=f"{text} (default: %(default)s)")
-    add("--storage-options", metavar="FILE", help="JSON on the driver: scheme -> arguments of its fsspec filesystem")
-    add("--key-file", metavar="FILE", help="key of an encrypted repository, on the driver")
-    add("--signing-key-file", metavar="FILE", help="private key that signs what is noted, on the driver")
-    add("--trusted-key", action="append", default=[], metavar="KEY", help="public key to trust; repeatable")
+    add_tasks(parser, files="at most; the contents of a pack are never parted")
+    add_repository(parser, signs="what is noted")
     add(
         "--report-id",
         metavar="ID",

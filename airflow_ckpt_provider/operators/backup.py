@@ -287,7 +287,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
             return self._not_taken(same, repository)
         if text(self.kafka_config_id) is not None:
             self.log.warning("The identity of the Kafka topics is not recorded in a backup that Spark takes.")
-        arguments = arguments_for(required(self.checkpoint, "checkpoint"), repository.location.uri, **about)
+        arguments = arguments_for(required(self.checkpoint, "checkpoint"), repository, **about)
         arguments += texts(self.spark_arguments, "spark_arguments")
         before = set(repository.backup_ids(name))
         conn_id = required(self.spark_conn_id, "spark_conn_id")

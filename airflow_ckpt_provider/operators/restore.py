@@ -209,6 +209,7 @@ class CheckpointRestoreOperator(ExecutorsOperator, StoppingOperator, StreamOpera
     ) -> list[str]:
         """What the application is given."""
         about = {
+            "--repository-id": repository.repository_id,
             "--backup": plan.manifest.backup_id,
             "--name": plan.manifest.name,
             "--batch": str(plan.batch_id),

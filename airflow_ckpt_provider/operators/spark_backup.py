@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.operators.spark_restore import run_by_connection
 from airflow_ckpt_provider.redaction import redacted
@@ -17,7 +18,7 @@ APPLICATION = str(Path(__file__).parents[1] / "jobs" / "copy_closure.py")
 
 def arguments_for(
     checkpoint: str,
-    repository: str,
+    repository: Repository,
     *,
     name: str,
     tags: Mapping[str, str],
@@ -27,8 +28,9 @@ def arguments_for(
     immutable_for: timedelta | None = None,
     new_life: bool = False,
 ) -> list[str]:
-    """What the application is given."""
+    """What the application is given: with the id of the repository, where its driver may have another one mounted."""
     about = {
+        "--repository-id": repository.repository_id,
         "--name": name,
         "--reason": reason,
         "--made-by": made_by,
@@ -37,7 +39,7 @@ def arguments_for(
     }
     words = [f"{option}={value}" for option, value in about.items() if value]
     words += ["--new-life"] if new_life else []
-    return [checkpoint, repository, *words, *(f"--tag={key}={value}" for key, value in tags.items())]
+    return [checkpoint, repository.location.uri, *words, *(f"--tag={key}={value}" for key, value in tags.items())]
 
 
 def backup_by_connection(conn_id: str, arguments: Sequence[str], **settings: Any) -> None:

@@ -204,6 +204,7 @@ class CheckpointVerifyOperator(ExecutorsOperator, StreamOperator):
             backup_id,
             f"--read-data={text(self.read_data)}",
             f"--report-id={report_id}",
+            f"--repository-id={repository.repository_id}",
         ]
         failed = None
         try:

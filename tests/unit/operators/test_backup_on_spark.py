@@ -83,6 +83,7 @@ def test_on_spark(checkpoint: Path, repository: Path, run: Run, noted: Path) -> 
     )
     assert len(manifest.restorable) == 2
     words = json.loads(noted.read_text())
+    assert f"--repository-id={Repository.open(open_place(str(repository))).repository_id}" in words
     assert words[words.index("--num-executors") :][:2] == ["--num-executors", "8"]
     assert words[-1] == "--workers=3"
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.restore import APPLICATION, CheckpointRestoreOperator
@@ -83,6 +84,7 @@ def test_on_spark(backup: dict[str, Any], run: Run, noted: Path, tmp_path: Path)
     words = json.loads(noted.read_text())
     assert words[words.index("--num-executors") :][:2] == ["--num-executors", "8"]
     assert {f"--batch={backup['batch_id'] - 1}", "--query-is-stopped", "--reason=a drill"} <= set(words)
+    assert f"--repository-id={Repository.open(open_place(backup['repository'])).repository_id}" in words
     assert "--replace" not in words
     assert words[-1] == "--workers=3"
     assert by_spark["plan"]["plan_id"] == by_spark["outcome"]["plan_id"]

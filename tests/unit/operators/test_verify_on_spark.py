@@ -71,6 +71,7 @@ def test_on_spark(backup: dict[str, Any], run: Run, noted: Path, backup_id: str)
     words = json.loads(noted.read_text())
     assert words[words.index("--num-executors") :][:2] == ["--num-executors", "8"]
     assert words[-1] == "--workers=3"
+    assert f"--repository-id={Repository.open(open_place(backup['repository'])).repository_id}" in words
     assert by_spark == _verify(backup, run(), backup_id=backup_id)
     assert by_spark["ok"] is True
     place = open_place(backup["repository"])
