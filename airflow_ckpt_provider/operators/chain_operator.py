@@ -10,7 +10,7 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.fleet.application import application_streams
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.operators.change_operator import APPLY, ChangeOperator
-from airflow_ckpt_provider.operators.fields import flag, mapping, required, text, texts
+from airflow_ckpt_provider.operators.fields import flag, mapping, required, text, text_settings, texts
 from airflow_ckpt_provider.operators.place_operators import RepositoryOperator
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
 from airflow_ckpt_provider.operators.source_connections import guards_by_connection
@@ -137,7 +137,7 @@ class ChainOperator(RepositoryOperator, SubmittingOperator):
             name,
             lambda uri: self._open(uri, text(self.sink_conn_id) or conn_id),
             app_id=app_id,
-            storage_options={**(options or {}), **mapping(self.sink_options, "sink_options")},
+            storage_options={**(options or {}), **text_settings(self.sink_options, "sink_options")},
             by_spark=restore_by_connection(spark, under_way=self._submitted, **settings) if spark else None,
             engines=spark_engines(spark, settings, self._submitted),
         )

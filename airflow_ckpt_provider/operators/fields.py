@@ -187,6 +187,19 @@ def mapping(value: Any, field: str) -> dict[str, Any]:
     return {str(key): each for key, each in value.items()}
 
 
+def text_settings(value: Any, field: str) -> dict[str, str]:
+    """Return a field as :func:`mapping` does, with the settings of a library in it: each value is a text.
+
+    :raises RefusedError: it is something else.
+    """
+    found = mapping(value, field)
+    if wrong := next((key for key, each in found.items() if not isinstance(each, str)), None):
+        raise RefusedError(
+            f"{field} has {found[wrong]!r} for {wrong}", hint="write the value as a text, such as '30' or 'true'"
+        )
+    return found
+
+
 def mapping_or_text(value: Any, field: str) -> dict[str, Any] | str | None:
     """Return a field that is one text for all, or a dictionary with one for each, which may be JSON of it.
 

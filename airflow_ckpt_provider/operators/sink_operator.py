@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.operators.fields import for_each, mapping, text, texts
+from airflow_ckpt_provider.operators.fields import for_each, mapping, text, text_settings, texts
 from airflow_ckpt_provider.operators.submitting import SubmittingOperator
 
 if TYPE_CHECKING:
@@ -78,11 +78,11 @@ class SinkOperator(SubmittingOperator):
                     name,
                     partial(self._open_sink, conn_id=text(conn_id)),
                     app_id=text(app_id),
-                    storage_options=mapping(settings, "sink_options"),
+                    storage_options=text_settings(given, "sink_options"),
                     by_spark=by_spark,
                     engines=engines,
                 )
-                for name, conn_id, app_id, settings in zip(names, conn_ids, app_ids, options, strict=True)
+                for name, conn_id, app_id, given in zip(names, conn_ids, app_ids, options, strict=True)
             ]
         )
 

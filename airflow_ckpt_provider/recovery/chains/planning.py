@@ -16,7 +16,13 @@ from airflow_ckpt_provider.recovery.chains.edges import find_edges, in_order
 from airflow_ckpt_provider.recovery.chains.plan import ChainPart, ChainPlan, JointPlan, rewind_command
 from airflow_ckpt_provider.recovery.chains.positions import BEFORE_ALL, moved_entries
 from airflow_ckpt_provider.recovery.chains.sealed import kept_chain, not_ended, part_ids
-from airflow_ckpt_provider.recovery.chains.stream import ChainStream, ReadStream, named_streams, read_stream
+from airflow_ckpt_provider.recovery.chains.stream import (
+    ChainStream,
+    ReadStream,
+    check_arguments,
+    named_streams,
+    read_stream,
+)
 from airflow_ckpt_provider.recovery.rewind.asked_sink import batch_of_version
 from airflow_ckpt_provider.recovery.rewind.downstream import readers_among, streams_in
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
@@ -62,6 +68,7 @@ def plan_chain(
     :raises CkptError: as :func:`~airflow_ckpt_provider.recovery.rewind.planning.plan_rewind` raises.
     """
     streams = named_streams(tuple(streams))
+    check_arguments(streams)
     kept = kept_chain(streams, chain_id) if chain_id else None
     if kept is not None:
         return _continued(kept, str(specifier), begins_with, exact_replay=exact_replay, batches=batches)
@@ -99,13 +106,13 @@ def plan_chain(
             )
             part = replace(part, rewind=plan, undo_needs=_undo_needs(chain, stream, choices, plan))
         parts.append(part)
-    others, unread = _others(chain, choices, look_in)
+    others, notes = _others(chain, choices, look_in)
     return ChainPlan(
         plan_id=made,
         target=str(specifier),
         begins_with=tuple(first),
         parts=tuple(parts),
-        notes=(*_notes(choices, wanted), *unread),
+        notes=(*_notes(choices, wanted), *notes),
         others=others,
     )
 
@@ -265,7 +272,7 @@ def _notes(choices: Mapping[str, Choice], wanted: Mapping[str, Sequence[int]]) -
 def _others(
     chain: Chain, choices: Mapping[str, Choice], look_in: Iterable[Location]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Streams that were not named and read a sink that is rolled back, and those of which that is not known.
+    """Streams that were not named and read a sink that is rolled back, or may do so, and notes on where they were looked for.
 
     Looked for among the neighbours of the named checkpoints.
     """
@@ -282,13 +289,17 @@ def _others(
         try:
             there, not_known = streams_in([place], but=named)
         except (StorageError, OSError) as e:
-            there, not_known = [], [f"{place} could not be searched for streams that are not named: {e}"]
+            there, not_known = [], [f"{place} could not be searched for streams that are not named ({e}): UNKNOWN"]
         streams += there
         unread += not_known
     found: list[str] = []
+    is_rolled_back = False
     for name, choice in choices.items():
         for asked, report in zip(chain.streams[name].asked, choice.reports, strict=True):
             back = report.rollback
             if back and (back.to_version is None or back.to_version != back.from_version):
+                is_rolled_back = True
                 found += readers_among(streams, asked.history, asked.sink.place, report)
-    return tuple(dict.fromkeys(found)), tuple(unread)
+    may_read = [sentence for sentence in unread if is_rolled_back and sentence.endswith(Verdict.UNKNOWN.value)]
+    notes = [sentence for sentence in unread if sentence not in may_read]
+    return tuple(dict.fromkeys([*found, *may_read])), tuple(notes)

@@ -187,8 +187,9 @@ def seal_all(
     except RefusedError as e:
         for stream, mark in placed:
             remove_seal(fence.guarding(stream.checkpoint), mark)
-        if asked:
-            sealed = ", ".join(str(stream.checkpoint) for stream in streams if stream.name in asked)
+        still = [stream.checkpoint for stream in streams if inspect_target(stream.checkpoint).seal is not None]
+        if still:  # they stop queries, or are those of an attempt that was killed
+            sealed = ", ".join(map(str, still))
             e.add_hint(
                 f"the seals stay on {sealed}: run the same command again; or, to give it up, `airflow-ckpt unseal CHECKPOINT "
                 "--for-start` for each, right before its query is started"

@@ -8,15 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_ckpt_provider.backup.claims import in_use
+from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.records import new_plan_id
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.sets import LATEST_SET, BackupSet, find_set
+from airflow_ckpt_provider.backup.sets import LATEST_SET, find_set
 from airflow_ckpt_provider.backup.transfer import WORKERS
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError
 from airflow_ckpt_provider.recovery.chains.plan import JointPlan
 from airflow_ckpt_provider.recovery.chains.sealed import not_ended, part_ids
 from airflow_ckpt_provider.recovery.chains.set_plan import SetPart, SetRestorePlan
-from airflow_ckpt_provider.recovery.chains.stream import ChainStream, named_streams
+from airflow_ckpt_provider.recovery.chains.stream import ChainStream, check_arguments, named_streams
 from airflow_ckpt_provider.recovery.chains.together import ChainOutcome, Together, Verb
 from airflow_ckpt_provider.recovery.restore.apply import RestoreOutcome, apply_restore
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
@@ -46,6 +47,7 @@ def plan_set_restore(
     :raises CkptError: as :func:`~airflow_ckpt_provider.recovery.restore.planning.plan_restore` raises.
     """
     streams = _in(repository, streams)
+    check_arguments(streams)
     found = find_set(repository, set_id, [stream.name for stream in streams])
     found.check_whole()
     made = chain_id or new_plan_id()
@@ -57,7 +59,9 @@ def plan_set_restore(
     )
     plan = SetRestorePlan(made, found.set_id, repository.location.uri, replace_there, parts)
     is_sealed = chain_id is not None
-    return _with(plan, {s.name: _restore(plan, s, repository, found, is_sealed=is_sealed) for s in streams})
+    return _with(
+        plan, {s.name: _restore(plan, s, repository, found.backups[s.name], is_sealed=is_sealed) for s in streams}
+    )
 
 
 def restore_set(
@@ -126,13 +130,30 @@ class _Restore(Verb[SetRestorePlan]):
             raise TypeError(f"{kept.plan_id} is no restore")
         if self.set_id not in (LATEST_SET, kept.set_id) or (kept.replace and not self.replace_there):
             raise not_ended(kept)
-        left = [part.name for part in kept.parts if self.repository.audit_of(part.plan_id) is None]
-        found = find_set(self.repository, kept.set_id, [part.name for part in kept.parts])
-        if left:
-            found.check_whole()
+        left = [part for part in kept.parts if self.repository.audit_of(part.plan_id) is None]
+        backups = {part.name: self._kept_backup(kept, part) for part in left}
         return _with(
-            kept, {name: _restore(kept, streams[name], self.repository, found, is_sealed=True) for name in left}
+            kept,
+            {
+                name: _restore(kept, streams[name], self.repository, manifest, is_sealed=True)
+                for name, manifest in backups.items()
+            },
         )
+
+    def _kept_backup(self, kept: SetRestorePlan, part: SetPart) -> Manifest:
+        """The backup that the plan has chosen: the set may have got another one since.
+
+        :raises CkptError: it is gone or damaged.
+        """
+        try:
+            return self.repository.read_manifest(part.name, part.backup_id)
+        except (NoSuchBackupError, DamagedBackupError) as e:
+            names = ", ".join(each.name for each in kept.parts)
+            e.add_hint(
+                f"the {kept.title} is half-way and cannot be ended without it, and {names} stay sealed; undo it: "
+                f"`{kept.undo_command}`"
+            )
+            raise
 
     def apply(self, change: Any, stream: ChainStream, *, continued: bool, **how: Any) -> RestoreOutcome:
         """Restore one stream."""
@@ -149,11 +170,11 @@ def _in(repository: Repository, streams: Sequence[ChainStream]) -> tuple[ChainSt
 
 
 def _restore(
-    plan: SetRestorePlan, stream: ChainStream, repository: Repository, found: BackupSet, *, is_sealed: bool
+    plan: SetRestorePlan, stream: ChainStream, repository: Repository, manifest: Manifest, *, is_sealed: bool
 ) -> RestorePlan:
     """The restore of one stream, as it is planned alone."""
     plan_id = next(part.plan_id for part in plan.parts if part.name == stream.name)
-    manifest, target = found.backups[stream.name], stream.checkpoint
+    target = stream.checkpoint
     try:
         made = plan_restore(
             repository,

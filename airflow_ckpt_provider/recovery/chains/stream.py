@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -67,8 +67,37 @@ class ChainStream:
         for sink, policy in zip(self.sinks, policies_for(self.sinks, self.policies), strict=True):
             parts += [f"sink={sink.name}"] if sink.name else []
             parts += [f"txn-app-id={sink.app_id}"] if sink.app_id else []
-            parts += ["policy=keep"] if policy is not SinkPolicy.ROLLBACK else []
+            parts += ["policy=keep"] if sink.name and policy is not SinkPolicy.ROLLBACK else []
         return shlex.quote(",".join(parts))
+
+
+def same_streams(ones: Iterable[str], others: Iterable[str]) -> bool:
+    """Whether streams are the same ones, as ``--stream`` names them.
+
+    :param ones: from a plan; earlier versions wrote a policy where there was no sink.
+    :param others: from the streams.
+    """
+
+    def plain(argument: str) -> str:
+        return argument if ",sink=" in argument else argument.replace(",policy=keep", "")
+
+    return set(map(plain, ones)) == set(map(plain, others))
+
+
+def check_arguments(streams: Iterable[ChainStream]) -> None:
+    """See that a command can name the streams: the one that resumes a change of them, or undoes it.
+
+    :raises RefusedError: a name or a place has a character that ends it there.
+    """
+    for stream in streams:
+        names = [sink.name for sink in stream.sinks] + [sink.app_id or "" for sink in stream.sinks]
+        wrong = [each for each in (stream.name, stream.checkpoint.uri, *names) if "," in each]
+        if wrong or "=" in stream.name:
+            raise RefusedError(
+                f"no command can name the stream {stream.name!r} together with others: {(wrong or [stream.name])[0]!r} has a "
+                f"{',' if wrong else '='}",
+                hint="change this stream alone, or put it under a name and in a place without one first",
+            )
 
 
 def named_streams(streams: tuple[ChainStream, ...]) -> tuple[ChainStream, ...]:

@@ -38,7 +38,7 @@ from airflow_ckpt_provider.recovery.chains.sealed import (
     part_ids,
     seal_all,
 )
-from airflow_ckpt_provider.recovery.chains.stream import ChainStream, named_streams
+from airflow_ckpt_provider.recovery.chains.stream import ChainStream, named_streams, same_streams
 from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
 from airflow_ckpt_provider.storage.location import Location
 
@@ -221,7 +221,7 @@ class _Attempt(Generic[Joint]):
             raise SealedError(f"chain {begun.chain_id} is being undone, and that was not ended", hint=f"`{command}`")
         if kept is None:
             raise ValueError("nothing was kept")
-        same = {part.argument for part in kept.parts} == {stream.argument for stream in self.streams}
+        same = same_streams((part.argument for part in kept.parts), (stream.argument for stream in self.streams))
         if kept.kind != self.how.verb.kind or not same:
             raise not_ended(kept)
         if self.how.fingerprint not in (None, begun.fingerprint):
@@ -248,9 +248,9 @@ class _Attempt(Generic[Joint]):
                 shown.check_accepted(how.accept)
                 return self._show(shown)
             going = [self.by_name[name] for name, _ in shown.changes]
-            if not how.stop_running:
+            if not how.stop_running:  # else the fingerprint changes as long as the queries run
                 shown.check_fingerprint(how.fingerprint)
-                shown.check_accepted(how.accept)
+            shown.check_accepted(how.accept)
         else:
             # Seals are there, and no plan: nothing was changed. Which of the streams are changed, the plan under them says.
             going = list(self.streams)
@@ -279,8 +279,11 @@ class _Attempt(Generic[Joint]):
             if not made.already_done:
                 made = verb.check(made, self.by_name, self.held)
             self._show(made)
-        except RefusedError:
+        except RefusedError as e:
             lift_all(going, ids, fence)
+            if how.stop_running:
+                names = ", ".join(stream.name for stream in going)
+                e.add_hint(f"the queries of {names} were stopped, and nothing was changed: start them")
             raise
         changed = {name for name, _ in made.changes}
         left = going if made.already_done else [stream for stream in going if stream.name not in changed]
@@ -373,9 +376,26 @@ def carried_out_by(streams: Sequence[ChainStream], made_by: str, *, kind: str) -
     :param streams: the streams.
     :param made_by: the run.
     :param kind: of the plan.
+    :raises RefusedError: it has carried it out on others, or with other sinks.
     """
-    held = min(streams, key=lambda stream: stream.name).held
-    record = held.audit(made_by) if held else None
-    if record is None or record.get("kind") != kind:
-        return None
-    return record if find_begun(streams) is None else None
+    for held in _held(streams):
+        record = held.audit(made_by)
+        if record is None or record.get("kind") != kind:
+            continue
+        if find_begun(streams) is not None:
+            return None
+        parts = record["plan"]["parts"]
+        if not same_streams((part["argument"] for part in parts), (stream.argument for stream in streams)):
+            raise RefusedError(
+                f"this run has carried {record['plan_id']} out on {', '.join(str(part['name']) for part in parts)}, as they were "
+                f"named then; now {', '.join(stream.name for stream in streams)} are named, and nothing was changed",
+                hint="start a new run for the streams as they are named now, or name them as before",
+            )
+        return record
+    return None
+
+
+def _held(streams: Sequence[ChainStream]) -> list[Repository]:
+    """The repositories of some streams, each once, that of the first stream by name first."""
+    in_order = sorted(streams, key=lambda stream: stream.name)
+    return list({held.location.uri: held for stream in in_order if (held := stream.held)}.values())

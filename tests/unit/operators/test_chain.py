@@ -30,7 +30,8 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Chained:
 
 def operator(chained: Chained, **fields: Any) -> ChainRewindOperator:
     given = {"streams": [stream.argument for stream in chained.streams()], "to": "to_batch", "value": "4", **fields}
-    return ChainRewindOperator(task_id="rewind", query_is_stopped=True, quiet_for=0.0, accept=ACCEPTED, **given)
+    how = {"query_is_stopped": True, "quiet_for": 0.0, "accept": ACCEPTED, **given}
+    return ChainRewindOperator(task_id="rewind", **how)
 
 
 def test_there_again_and_back(chained: Chained, run: Run) -> None:
@@ -55,6 +56,24 @@ def test_there_again_and_back(chained: Chained, run: Run) -> None:
     after = chained.content()
     cleared = undo.execute(run("undo", try_number=2))
     assert (cleared["plan_id"], cleared["already_done"], chained.content()) == (undone["plan_id"], True, after)
+
+
+def test_a_cleared_task_does_not_speak_of_streams_that_it_never_touched(chained: Chained, run: Run) -> None:
+    """Its DAG was corrected to name one more, and the task was cleared."""
+    accepted = f"{ACCEPTED}, sink_unknown"
+    two = [stream.argument for stream in chained.streams("bronze", "silver")]
+    operator(chained, streams=two, mode="apply", accept=accepted).execute(run("rewind"))
+    before = chained.content()
+    with pytest.raises(AirflowFailException, match=r"on bronze, silver, .*; now bronze, silver, gold are named"):
+        operator(chained, mode="apply", accept=accepted).execute(run("rewind", try_number=2))
+    assert chained.content() == before
+    again = operator(chained, streams=two, mode="apply", accept=accepted).execute(run("rewind", try_number=2))
+    assert again["outcome"]["already_done"] is True
+
+
+def test_settings_of_a_library_are_texts(untouched: Chained, run: Run) -> None:
+    with pytest.raises(AirflowFailException, match="sink_options has 30 for timeout"):
+        operator(untouched, sink_options='{"timeout": 30}').execute(run("rewind"))
 
 
 @pytest.mark.parametrize("is_declared", [False, True])

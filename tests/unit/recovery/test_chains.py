@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.recovery.chains.apply import apply_chain
 from airflow_ckpt_provider.recovery.chains.plan import ChainPlan
 from airflow_ckpt_provider.recovery.chains.planning import plan_chain
-from airflow_ckpt_provider.recovery.chains.stream import ChainStream
+from airflow_ckpt_provider.recovery.chains.stream import ChainStream, same_streams
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
@@ -102,9 +103,17 @@ class TestThePlan:
         assert not is_sealed(chained, "silver")
 
     def test_a_neighbour_that_cannot_be_read(self, chained: Chained) -> None:
-        """It may read the table or not: the plan says so, and does not ask for more."""
+        """It may read the table: a reader whose log was damaged is not SAFE to stop."""
+        readers = plan_of(chained.streams("bronze", "silver"))
+        assert (readers.verdict, [risk.word for risk in readers.risks]) == (Verdict.WILL_FAIL, ["source_failure"])
+        chained.checkpoint("gold").replace("offsets/6", b"garbage")
+        plan = plan_of(chained.streams("bronze", "silver"))
+        assert (plan.verdict, [risk.word for risk in plan.risks]) == (Verdict.UNKNOWN, ["sink_unknown"])
+        assert any(f"{chained.checkpoint('gold')} cannot be read" in sentence for sentence in plan.others)
+
+    def test_a_neighbour_that_cannot_be_read_where_no_table_goes_back(self, chained: Chained) -> None:
         plant(chained.checkpoint("other"), {"metadata": b"{}", "offsets/0": b"v1", "commits/0": b"v1"})
-        plan = plan_of(chained.streams())
+        plan = plan_of(tuple(replace(s, sinks=(Sink(),), policies=(None,)) for s in chained.streams("gold")))
         assert plan.others == ()
         assert any(f"{chained.checkpoint('other')} cannot be read" in note for note in plan.notes)
 
@@ -363,6 +372,23 @@ class TestNaming:
         ]
         assert stream.policies == (SinkPolicy.ROLLBACK, None, None)
         assert stream.argument == text
+
+    @pytest.mark.parametrize(
+        "text", ["bronze=/lake/ck/bronze", "bronze=/lake/ck,sink=/lake/a", "b=/ck,sink=kafka,policy=keep"]
+    )
+    def test_a_command_that_was_printed_is_read(self, text: str) -> None:
+        assert shlex.split(named(text).argument) == [text]
+
+    def test_those_of_an_earlier_version_are_the_same_streams(self) -> None:
+        """It wrote a policy where there was no sink, and read that back from nobody."""
+        assert same_streams(["bronze=/ck,policy=keep"], [named("bronze=/ck").argument])
+        assert not same_streams(["bronze=/ck,sink=/t,policy=keep"], [named("bronze=/ck,sink=/t").argument])
+
+    @pytest.mark.parametrize(("name", "place"), [("region=eu", "eu"), ("eu", "a,b")])
+    def test_what_no_command_can_name(self, chained: Chained, name: str, place: str) -> None:
+        stream = ChainStream(name, chained.checkpoint(place))
+        with pytest.raises(RefusedError, match=f"no command can name the stream '{name}'"):
+            plan_of((stream,))
 
     @pytest.mark.parametrize(
         ("text", "why"),

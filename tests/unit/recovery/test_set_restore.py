@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from airflow_ckpt_provider.backup.sets import SET
 from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import (
     ChangeRunningError,
     DamagedBackupError,
+    NoSuchBackupError,
     QueryNotStoppedError,
     RefusedError,
     SealedError,
@@ -31,6 +33,7 @@ from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.recovery.status import status_by, status_of
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.storage.location import Location
+from tests.support.checkpoints import metadata
 from tests.support.damaged_sets import damaged_object
 from tests.support.several_sinks import IDS, NEWEST, Application
 from tests.support.spoiled import spoil
@@ -215,6 +218,45 @@ class TestAllOrNone:
         assert application.sealed() == []
         assert application.content() == now
 
+    def test_one_that_runs_and_one_that_a_killed_attempt_has_sealed(
+        self, application: Application, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever gives up is told which streams do not start."""
+        from airflow_ckpt_provider.recovery.chains import sealed
+
+        backed_up_and_gone_on(application)
+        real, set_before = sealed.seal_for_plan, []
+
+        def dies(place: Location, **how: Any) -> Any:
+            if set_before:
+                raise Killed("the second seal")
+            set_before.append(place)
+            return real(place, **how)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(sealed, "seal_for_plan", dies)
+            with pytest.raises(Killed):
+                application.restored()
+        assert application.sealed() == ["orders"]
+        with pytest.raises(QueryNotStoppedError) as refused:
+            application.restored(rest=lambda _: RestRule(wait_at_most=0.0))
+        assert f"the seals stay on {(application.root / 'orders').uri}: " in str(refused.value.hint)
+        assert application.sealed() == ["orders"]
+
+    def test_queries_that_were_stopped_for_what_is_refused(self, application: Application) -> None:
+        """By a plan that is another one under the seals; a risk is known before any query is stopped."""
+        backed_up_and_gone_on(application)
+        with pytest.raises(RefusedError, match="is not the one that would be carried out now") as refused:
+            application.restored(stop_running=True, fingerprint="0badc0de")
+        assert "the queries of orders, returns were stopped, and nothing was changed: start them" in str(
+            refused.value.hint
+        )
+        assert application.sealed() == []
+        (application.root / "returns").replace("metadata", metadata("99999999-0000-4000-8000-000000000009"))
+        with pytest.raises(RefusedError, match="other_query") as early:
+            application.restored(stop_running=True)
+        assert "were stopped" not in str(early.value.hint)
+
     def test_one_that_is_sealed_by_somebody(self, application: Application) -> None:
         from airflow_ckpt_provider.change.sealing import seal
 
@@ -233,8 +275,6 @@ class TestAllOrNone:
         assert application.content("elsewhere")["orders"] == {}
 
     def test_another_query_has_to_be_accepted(self, application: Application) -> None:
-        from tests.support.checkpoints import metadata
-
         backed_up_and_gone_on(application)
         (application.root / "returns").replace("metadata", metadata("99999999-0000-4000-8000-000000000009"))
         with pytest.raises(RefusedError, match=r"other_query .returns: the target holds query 99999999"):
@@ -333,11 +373,36 @@ class TestHalfWay:
         """Expired meanwhile: it cannot be resumed, and is taken back."""
         for path in list(half_way.repository.location.walk("backups/returns")):
             half_way.repository.location.delete(path)
-        with pytest.raises(DamagedBackupError, match="is not whole: it has no backup of returns"):
+        with pytest.raises(NoSuchBackupError, match="holds no backup") as refused:
             half_way.restored()
+        assert "orders, returns stay sealed; undo it: `airflow-ckpt chain undo " in str(refused.value.hint)
         half_way.taken_back()
         newest = {name: newest + 2 for name, newest in NEWEST.items()}
         assert {n: Checkpoint.at(half_way.root / n).progress().latest_committed for n in IDS} == newest
+
+    def test_the_set_has_got_another_backup_since(self, half_way: Application) -> None:
+        """A set that is resumed backs up what is sealed: that is what was to be replaced."""
+        repository, plan_id = half_way.repository, self.chain_of(half_way)
+        wanted = {part["name"]: part["backup_id"] for part in (repository.kept_plan(plan_id) or {})["parts"]}
+        repository.location.delete(f"backups/returns/{wanted['returns']}.json")
+        set_id = repository.manifest(wanted["orders"], name="orders").tags[SET]
+        assert half_way.backed_up(set_id=set_id).backups["returns"].backup_id != wanted["returns"]
+        before = half_way.content()
+        with pytest.raises(NoSuchBackupError, match=wanted["returns"]):
+            half_way.restored(set_id=set_id)
+        assert half_way.content() == before
+
+    def test_the_backup_of_one_that_is_restored_is_gone(self, half_way: Application) -> None:
+        """The others do not need it."""
+        for path in list(half_way.repository.location.walk("backups/orders")):
+            half_way.repository.location.delete(path)
+        half_way.restored()
+        assert {n: Checkpoint.at(half_way.root / n).progress().latest_committed for n in IDS} == NEWEST
+
+    def chain_of(self, half_way: Application) -> str:
+        mark = inspect_target(half_way.root / "orders").seal
+        assert mark is not None
+        return mark.plan_id.partition("-")[0]
 
     def test_a_seal_that_somebody_has_lifted(self, half_way: Application) -> None:
         from airflow_ckpt_provider.change.sealing import unseal
