@@ -324,9 +324,16 @@ class Repository(Records):
         return parse_manifest(data, path=path, read_later=later)
 
     def made_by(self, name: str, made_by: str) -> Manifest | None:
-        """The newest backup of a stream that one run made, or ``None``; lets a retried task find its own work."""
+        """The newest backup of a stream that one run made, or ``None``; lets a retried task find its own work.
+
+        One that is damaged, or has expired since it was listed, is logged and passed over: it is of no use to a retry.
+        """
         for backup_id in reversed(self.backup_ids(name)):
-            manifest = self.read_manifest(name, backup_id, with_files=False)
+            try:
+                manifest = self.read_manifest(name, backup_id, with_files=False)
+            except (DamagedBackupError, NoSuchBackupError) as e:
+                log.warning("%s", e.message)
+                continue
             if manifest.made_by == made_by:
                 return manifest
         return None

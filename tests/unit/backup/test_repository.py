@@ -270,6 +270,16 @@ def test_a_run_finds_its_own_backup(place: Location) -> None:
     assert repository(place).made_by("orders", "run 3") is None
 
 
+def test_a_damaged_backup_does_not_keep_a_run_from_its_own(place: Location, caplog: pytest.LogCaptureFixture) -> None:
+    """A retry of a backup would fail for good, where its first attempt has passed the damage over."""
+    own, damaged = back_up(place, stream(3), made_by="run 1"), back_up(place, stream(4), made_by="run 2")
+    repository(place).location.replace(damaged.manifest.path, b"{")
+    found = repository(place).made_by("orders", "run 1")
+    assert found is not None
+    assert found.backup_id == own.backup_id
+    assert f"manifest {damaged.manifest.path} is damaged" in caplog.text
+
+
 def test_audit_records(place: Location) -> None:
     repo = repository(place)
     repo.record("plan1", {"kind": "restore", "made_by": "run 1"})
