@@ -106,10 +106,12 @@ with DAG(
         "repository": "{{ params.repository }}",
         "repository_conn_id": "{{ params.repository_conn_id }}",
         "kafka_config_id": "{{ params.kafka_config_id }}",
+        "accept": "{{ params.accept or '' }}",
     }
 
     # [START howto_rewind_chain_plan]
-    plan = ChainRewindOperator(task_id="plan", mode="plan", **ASKED)
+    applies = "{{ params.mode == 'apply' }}"  # what has to be accepted is then known before the streams are stopped
+    plan = ChainRewindOperator(task_id="plan", mode="plan", must_be_accepted=applies, **ASKED)
     # [END howto_rewind_chain_plan]
 
     approve = ApprovalOperator(
@@ -133,7 +135,6 @@ with DAG(
         stop_running=True,
         query_is_stopped="{{ params.query_is_stopped }}",
         stopped_since="{{ ti.xcom_pull(task_ids='stopped') }}",
-        accept="{{ params.accept or '' }}",
         reason="{{ params.reason }}",
         retries=3,
         retry_delay=timedelta(seconds=30),

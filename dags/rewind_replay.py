@@ -135,6 +135,7 @@ with DAG(
         "kafka_config_id": "{{ params.kafka_config_id }}",
         "spark_conn_id": "{{ params.spark_conn_id }}",
         **REPOSITORY,
+        "accept": "{{ params.accept or '' }}",
     }
 
     # What a start would do as things are: shown, and no reason to stop, for that is why somebody wants to rewind.
@@ -143,7 +144,8 @@ with DAG(
     )
 
     # [START howto_rewind_plan]
-    plan = CheckpointRewindOperator(task_id="plan", mode="plan", **ASKED)
+    applies = "{{ params.mode == 'apply' }}"  # what has to be accepted is then known before the stream is stopped
+    plan = CheckpointRewindOperator(task_id="plan", mode="plan", must_be_accepted=applies, **ASKED)
     # [END howto_rewind_plan]
 
     approve = ApprovalOperator(
@@ -176,7 +178,6 @@ with DAG(
         stop_running=True,
         query_is_stopped="{{ params.query_is_stopped }}",
         stopped_since="{{ ti.xcom_pull(task_ids='stopped') }}",
-        accept="{{ params.accept or '' }}",
         reason="{{ params.reason }}",
         retries=3,
         retry_delay=timedelta(seconds=30),

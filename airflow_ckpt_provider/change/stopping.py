@@ -64,10 +64,12 @@ def stop_plan_and_apply(
         done = apply(made, rest=rest, proof=proof, made_by=made_by, **how)
     except ChangeRunningError:
         raise  # the other attempt has found the same seal, and counts on it
-    except RefusedError:
-        _lift_unused(location, sealed_here)
+    except RefusedError as e:
+        if sealed_here is not None and _lift_unused(location, sealed_here):
+            e.add_hint("the query was stopped for this, and nothing was changed: start it")
         raise
-    _lift_unused(location, sealed_here)  # there was nothing to do
+    if sealed_here is not None:
+        _lift_unused(location, sealed_here)  # there was nothing to do
     return made, done
 
 
@@ -93,11 +95,11 @@ def _stop(
     return mark, proof
 
 
-def _lift_unused(location: Location, mark: Seal | None) -> None:
-    """Lift a seal that has stopped the query, as long as no attempt has taken it over."""
-    if mark is None:
-        return
+def _lift_unused(location: Location, mark: Seal) -> bool:
+    """Lift a seal that has stopped the query, as long as no attempt has taken it over; return whether it was lifted."""
     with suppress(FileNotFoundError):  # taken over since it was listed
         now = read_seal(location)
         if now and (now.plan_id, now.attempt, now.reason) == (mark.plan_id, None, mark.reason):
             remove_seal(location, now)
+            return True
+    return False
