@@ -184,6 +184,8 @@ class UpgradePlanOperator(UpgradeOperator):
         accept_rehearsal = renamed(kwargs, old="accept", new="accept_rehearsal", value=accept_rehearsal, default=None)
         super().__init__(**kwargs)
         self.rehearsal_report = rehearsal_report
+        #: Whether one was given: a template of it that renders to nothing is no word that there is none.
+        self.is_rehearsed = rehearsal_report is not None
         self.rehearsal_conn_id = rehearsal_conn_id
         self.accept_rehearsal = accept_rehearsal
         self.steps = tuple(steps)
@@ -234,6 +236,11 @@ class UpgradePlanOperator(UpgradeOperator):
 
         given = mapping_or_text(self.rehearsal_report, "rehearsal_report")
         uri = text(given.get(name) if isinstance(given, Mapping) else given)
+        if uri is None and self.is_rehearsed and not isinstance(given, Mapping):
+            raise RefusedError(
+                "rehearsal_report is empty: whatever it is taken from has none",
+                hint="see what the rehearsal returned; leave rehearsal_report out if nothing was rehearsed",
+            )
         if uri is None:
             return None
         directory, _, file = uri.rpartition("/")

@@ -175,12 +175,13 @@ class UpgradeOperator(MaskingOperator):
 
         return upgrade_of(repository, self._name(repository, checkpoint), upgrade_id(context))
 
-    def check_under_way(self, context: Context) -> None:
+    def check_under_way(self, context: Context, *, brings_new_code: bool = False) -> None:
         """See that a task of the user may still run: not once the upgrade has ended, for nobody would undo what it does.
 
-        :raises AirflowFailException: it has ended, or the new code is kept.
+        :param brings_new_code: it puts the new code in place, or starts it: nor once the way back has begun.
+        :raises AirflowFailException: it has ended, or the new code is kept; or the way back has begun.
         """
-        from airflow_ckpt_provider.upgrade.together import is_kept
+        from airflow_ckpt_provider.upgrade.together import goes_back, is_kept
 
         step = copy.copy(self)
         step.render_template_fields(context)
@@ -191,6 +192,12 @@ class UpgradeOperator(MaskingOperator):
                     f"{upgrade_id(context)} keeps the new code of {', '.join(each.name for each in upgrades)}: this task would "
                     "change what runs",
                     hint="clear the run from its first task on, or start a new one",
+                )
+            if brings_new_code and goes_back(upgrades):
+                raise RefusedError(
+                    f"{upgrade_id(context)} rolls {', '.join(each.name for each in upgrades)} back: the new code is neither put "
+                    "in place nor started any more",
+                    hint="clear `take_back` with downstream tasks to end the way back; then start a new run",
                 )
 
     def _states(self, context: Context) -> dict[str, str]:

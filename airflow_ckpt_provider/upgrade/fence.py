@@ -183,9 +183,10 @@ def release_all(releases: Sequence[Release], *, lift: bool = True) -> list[Upgra
     marks = [_check_release(each) for each in releases]
     # Noted first: killed in between, the way back finds that new code may have started.
     noted = [_note_release(each) for each in releases]
-    for each, upgrade, mark in zip(releases, noted, marks, strict=True):
+    for each, mark in zip(releases, marks, strict=True):
         if lift and mark:
-            unseal(each.checkpoint, plan_id=upgrade.plan_id(back=False))
+            # Sealed again after it was let start, it has the id of the way back, which has not begun.
+            unseal(each.checkpoint, plan_id=mark.plan_id)
     return noted
 
 

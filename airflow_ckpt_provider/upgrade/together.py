@@ -128,6 +128,11 @@ def is_kept(upgrades: Sequence[Upgrade]) -> bool:
     return min(upgrades, key=lambda upgrade: upgrade.name).has(Event.KEPT)
 
 
+def goes_back(upgrades: Sequence[Upgrade]) -> bool:
+    """Whether it was decided that the old code comes back."""
+    return any(upgrade.has(Event.GOING_BACK) or upgrade.has(Event.BACK) for upgrade in upgrades)
+
+
 def has_to_go_back(members: Sequence[Member], upgrade_id: str) -> list[Upgrade]:
     """The upgrades of this run, where any has to be put back; none where the new code is kept, or nothing was changed."""
     newest = (newest_upgrade(member.repository, member.name) for member in members)

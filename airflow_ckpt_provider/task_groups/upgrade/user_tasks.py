@@ -13,6 +13,8 @@ from airflow_ckpt_provider.task_groups.upgrade.own_tasks import MakeTask, Tasks
 #: Tasks of the user that are part of an upgrade. Not ``start_old``: of a stream that was rolled back and nobody has started, the
 #: upgrade has ended.
 OF_THE_RUN = ("stop", "deploy", "start", "stop_new", "roll_back_code")
+#: Those among them that put the new code in place, or start it.
+_BRING_NEW_CODE = ("deploy", "start")
 
 
 def check_skips(group: TaskGroup) -> None:
@@ -29,12 +31,14 @@ def check_skips(group: TaskGroup) -> None:
 def run_while_under_way(task: BaseOperator, step: UpgradeOperator) -> None:
     """Have a task of the user refuse once the upgrade has ended: cleared then, it would stop a stream that nobody starts.
 
+    What brings the new code refuses once the way back has begun: it would run under the old code's checkpoint, or beside it.
+
     :param step: any step of the upgrade, which knows its record.
     """
-    hook = task._pre_execute_hook
+    hook, brings_new_code = task._pre_execute_hook, task.task_id.rpartition(".")[2] in _BRING_NEW_CODE
 
     def check(context: Context) -> None:
-        step.check_under_way(context)
+        step.check_under_way(context, brings_new_code=brings_new_code)
         if hook is not None:
             hook(context)
 

@@ -20,7 +20,7 @@ from airflow_ckpt_provider.operators.upgrade import UpgradeBeginOperator, Upgrad
 from airflow_ckpt_provider.operators.upgrade_switch import UpgradeSealOperator
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.opening import open_location
-from airflow_ckpt_provider.upgrade.record import Event, Upgrade, is_needed, newest_upgrade
+from airflow_ckpt_provider.upgrade.record import Event, Upgrade, is_needed, newest_upgrade, note
 from tests.support.delta_batches import append, delta_table
 from tests.support.one_checkpoint import NEWEST
 from tests.support.operator_runs import Run
@@ -298,3 +298,29 @@ def test_the_seal_says_when_the_stop_before_it_had_ended(upgrades: Upgrades, run
     sealed = UpgradeSealOperator(task_id="seal", **upgrades.places).execute(context)
     assert sealed["path"].startswith("offsets/")
     assert before <= datetime.fromisoformat(context["pushed"][ENDED]) <= datetime.now(UTC)
+
+
+def test_a_report_of_a_rehearsal_that_renders_to_nothing_is_no_rehearsal(upgrades: Upgrades, run: Run) -> None:
+    """The task of the rehearsal has returned nothing: what it found is not known."""
+    begun = upgrades.begin(sink="foreachBatch", sink_policy="keep")
+    context = run()
+    context["ti"].xcom_pull = lambda task_ids, key: begun if task_ids == "begin" else None
+    plan = UpgradePlanOperator(task_id="plan", rehearsal_report="{{ report }}", **upgrades.places)
+    plan.rehearsal_report = "None"  # as Airflow renders it
+    with pytest.raises(AirflowFailException, match="rehearsal_report is empty"):
+        plan.execute(context)
+
+
+@pytest.mark.parametrize("step", [Event.GOING_BACK, Event.BACK])
+def test_once_the_way_back_has_begun_no_new_code_is_brought(upgrades: Upgrades, run: Run, step: Event) -> None:
+    """A person clears `deploy` or `start` alone, while the old code is watched."""
+    upgrades.begin(sink="foreachBatch", sink_policy="keep")
+    task = UpgradeSealOperator(task_id="seal", **upgrades.places)
+    task.check_under_way(run(), brings_new_code=True)
+    assert upgrades.record
+    note(Repository.open(open_location(str(upgrades.repository))), upgrades.record, step, batch_id=NEWEST, plan=None)
+    with pytest.raises(
+        AirflowFailException, match="rolls orders back: the new code is neither put in place nor started"
+    ):
+        task.check_under_way(run(), brings_new_code=True)
+    task.check_under_way(run())  # what stops it, or brings the old code, may run again

@@ -232,6 +232,26 @@ class TestTheFence:
         with pytest.raises(RefusedError, match=r"is of batch 3, and .* is at 4"):
             release(Checkpoint.at(orders), kept, upgrade_of(kept, "orders", RUN), backup_id=old)
 
+    def test_sealed_again_after_it_was_let_start_it_is_let_start_again(
+        self, orders: Location, kept: Repository, table: Location
+    ) -> None:
+        """Its run was cleared from the stop on. The way back still goes to where the old code was drained."""
+        released(orders, kept)
+        for path, data in stream(DRAINED + 2).items():
+            if path not in orders.walk():
+                orders.replace(path, data)
+        append(table.uri, DRAINED + 1)
+        append(table.uri, DRAINED + 2)
+        checkpoint = Checkpoint.at(orders)
+        fence(checkpoint, kept, upgrade_of(kept, "orders", RUN))
+        later = create_backup(checkpoint, kept, name="orders").manifest
+        upgrade = release(checkpoint, kept, upgrade_of(kept, "orders", RUN), backup_id=later.backup_id)
+        assert inspect_target(orders).seal is None
+        assert upgrade.fact(Event.RELEASED, "batch_id") == DRAINED
+        taken_back(orders, kept, table)
+        assert Checkpoint.at(orders).progress().latest_committed == DRAINED
+        assert batches_in(table) == [batch for batch in range(DRAINED + 1) for _ in range(2)]
+
     def test_after_the_way_back_new_code_is_not_let_start(
         self, orders: Location, kept: Repository, table: Location
     ) -> None:
