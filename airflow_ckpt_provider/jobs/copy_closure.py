@@ -24,11 +24,11 @@ from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.jobs.build_function import settings_of
 from airflow_ckpt_provider.jobs.describe_query import write
+from airflow_ckpt_provider.jobs.exit_codes import exit_code_of
 from airflow_ckpt_provider.jobs.repository_application import (
     add_repository,
     add_tasks,
     at_least_one,
-    exit_code_of,
     open_repository,
 )
 from airflow_ckpt_provider.jobs.spark_engine import SparkEngine, address, ship_package

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.query_shape import read_query_shape
-from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
+from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.jobs.build_function import frame_of, load_build, session_of, settings_of
+from airflow_ckpt_provider.jobs.exit_codes import exit_code_of
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.upgrade.compatibility.description import QueryDescription
 
@@ -146,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from pyspark.sql import SparkSession
 
-    try:
+    def work() -> int:
         build = load_build(args.build)
         session = session_of(
             SparkSession.builder.appName(f"describe {args.build}").getOrCreate(), settings_of(args.conf)
@@ -161,13 +162,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 timeout=args.timeout,
             )
         write(json.dumps(found.to_json(), indent=2), args.output)
-    except StorageError as e:
-        print(e, file=sys.stderr)
-        return 3
-    except CkptError as e:
-        print(e, file=sys.stderr)
-        return 1
-    return 0
+        return 0
+
+    return exit_code_of(work)
 
 
 def write(text: str, place: str | None) -> None:

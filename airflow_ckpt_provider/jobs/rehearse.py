@@ -24,9 +24,9 @@ from collections.abc import Sequence
 from airflow_ckpt_provider.backup.drills import record_drill
 from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.errors import CkptError, StorageError
 from airflow_ckpt_provider.jobs.build_function import settings_of
 from airflow_ckpt_provider.jobs.describe_query import write
+from airflow_ckpt_provider.jobs.exit_codes import exit_code_of
 from airflow_ckpt_provider.jobs.rehearsal import Request, rehearse
 from airflow_ckpt_provider.storage.keys import read_key
 from airflow_ckpt_provider.storage.signatures import Signing
@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     :return: the exit code.
     """
     args = _parser().parse_args(argv)
-    try:
+
+    def work() -> int:
         request = Request(
             key=read_key(args.key_file) if args.key_file else None,
             signing=Signing.read(args.signing_key_file, args.trusted_key),
@@ -77,13 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         markdown = report.to_markdown()
         print(markdown, file=sys.stderr)
         write(json.dumps({**report.to_json(), "markdown": markdown}, indent=2), args.output)
-    except StorageError as e:
-        print(e, file=sys.stderr)
-        return 3
-    except CkptError as e:
-        print(e, file=sys.stderr)
-        return 1
-    return 0 if args.report_only or report.verdict == "SAFE" else 1
+        return 0 if args.report_only or report.verdict == "SAFE" else 1
+
+    return exit_code_of(work)
 
 
 def _parser() -> argparse.ArgumentParser:

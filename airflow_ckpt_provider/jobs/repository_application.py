@@ -1,15 +1,12 @@
-"""What the Spark applications on a repository have in common: how it is reached, how work is parted, their exit codes."""
+"""What the Spark applications on a repository have in common: how it is reached, and how work is parted."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.errors import CkptError, StorageError
 from airflow_ckpt_provider.jobs.spark_engine import BYTES_PER_TASK, FILES_PER_TASK, WORKERS, Address, address
 from airflow_ckpt_provider.storage.keys import read_key
 from airflow_ckpt_provider.storage.signatures import Signing
@@ -61,22 +58,6 @@ def open_repository(spark: SparkSession, args: argparse.Namespace) -> tuple[Addr
     signing = Signing.read(args.signing_key_file, args.trusted_key)
     opened = Repository.open(replace(reached.open(), signing=signing))
     return reached.of(opened), opened
-
-
-def exit_code_of(work: Callable[[], int]) -> int:
-    """Run an application; an error is printed, with its hint.
-
-    :param work: returns the exit code.
-    :return: that, or 1 where it was refused, 3 where it could not read or write.
-    """
-    try:
-        return work()
-    except StorageError as e:
-        print(e, file=sys.stderr)
-        return 3
-    except CkptError as e:
-        print(e, file=sys.stderr)
-        return 1
 
 
 def at_least_one(text: str) -> int:

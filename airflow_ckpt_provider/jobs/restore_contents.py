@@ -23,7 +23,8 @@ from airflow_ckpt_provider.change.rest import RestRule, StopProbe
 from airflow_ckpt_provider.change.rest_probes import probes_of
 from airflow_ckpt_provider.change.write_engine import WriteEngine
 from airflow_ckpt_provider.jobs.describe_query import write
-from airflow_ckpt_provider.jobs.repository_application import add_repository, add_tasks, exit_code_of, open_repository
+from airflow_ckpt_provider.jobs.exit_codes import exit_code_of
+from airflow_ckpt_provider.jobs.repository_application import add_repository, add_tasks, open_repository
 from airflow_ckpt_provider.jobs.spark_engine import address, ship_package
 from airflow_ckpt_provider.jobs.spark_writes import SparkWrites
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore

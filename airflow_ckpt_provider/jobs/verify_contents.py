@@ -23,7 +23,8 @@ from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.backup.verify_repository import verify_repository
 from airflow_ckpt_provider.backup.verify_summary import VerifySummary
 from airflow_ckpt_provider.jobs.describe_query import write
-from airflow_ckpt_provider.jobs.repository_application import add_repository, add_tasks, exit_code_of, open_repository
+from airflow_ckpt_provider.jobs.exit_codes import exit_code_of
+from airflow_ckpt_provider.jobs.repository_application import add_repository, add_tasks, open_repository
 from airflow_ckpt_provider.jobs.spark_engine import ship_package
 from airflow_ckpt_provider.jobs.spark_reads import SparkReads
 from airflow_ckpt_provider.redaction import redacted

@@ -11,7 +11,8 @@ import pytest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.errors import RefusedError, RepositoryError, StorageError
 from airflow_ckpt_provider.jobs import copy_closure, restore_contents, verify_contents
-from airflow_ckpt_provider.jobs.repository_application import exit_code_of, open_repository
+from airflow_ckpt_provider.jobs.exit_codes import exit_code_of
+from airflow_ckpt_provider.jobs.repository_application import open_repository
 from airflow_ckpt_provider.storage.opening import open_location
 
 #: Application -> places that it is given beside the repository.
