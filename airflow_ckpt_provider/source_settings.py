@@ -106,9 +106,15 @@ class SourceSettings:
             if not isinstance(value, Mapping) and not dot:
                 raise self._malformed("options", "give source -> options, or option.<source>.<name>")
             options = value if isinstance(value, Mapping) else {name: value}
-            found.setdefault(key if isinstance(value, Mapping) else source, {}).update(
-                {str(k): str(v) for k, v in options.items()}
-            )
+            of_source = found.setdefault(key if isinstance(value, Mapping) else source, {})
+            for option, said in options.items():
+                if isinstance(said, (Mapping, list, tuple, set)):
+                    raise RefusedError(
+                        f"the option {option} of {self._kind} source {source if dot else key} is {said!r}",
+                        hint='give it as the query has it, as text: "orders,clicks", or JSON such as {"orders": [0]}',
+                    )
+                if said not in (None, "", "None"):  # a template that rendered to nothing
+                    of_source[str(option)] = str(said)
         return found
 
     def _malformed(self, name: str, hint: str) -> RefusedError:

@@ -54,6 +54,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "component/test_mirrored_positions.py",
         "integration/test_commit_gap_live.py",
         "integration/test_delta_guard.py",
+        "integration/test_file_guard.py",
         "integration/test_health_gate.py",
         "integration/test_kafka_*.py",
         "integration/test_mirrored_stream.py",

@@ -81,7 +81,7 @@ def first_read(names: Collection[str]) -> list[str]:
 
 
 def read_file_log(
-    names: Collection[str], read: Callable[[str], bytes], last: int, *, directory: str = ""
+    names: Collection[str], read: Callable[[str], bytes], last: int, *, directory: str = "", planned_to: int = -1
 ) -> FileSourceLog:
     """Read a file source's log.
 
@@ -91,6 +91,7 @@ def read_file_log(
     :param read: returns the content of one of them; ``FileNotFoundError`` where it is gone.
     :param last: the log id to divide at: ``logOffset`` of an offset; -1 where nothing was read.
     :param directory: ``sources/<n>``, for messages.
+    :param planned_to: the log id up to which a batch was planned, which has to be there too.
     """
     plain = {n for n in map(batch_id_of, names) if n is not None}
     compacted = {
@@ -119,7 +120,7 @@ def read_file_log(
             found.update({(f.log_id, f.path): f for f in files})
             base = number
             break
-    newest = max([last, *plain, *compacted], default=-1)
+    newest = max([last, planned_to, *plain, *compacted], default=-1)
     for number in sorted((n for n in plain if n > base), reverse=True):
         files = parsed(str(number), number)
         found.update({(f.log_id, f.path): f for f in files or ()})

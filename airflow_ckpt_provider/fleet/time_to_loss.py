@@ -70,5 +70,6 @@ def _of_source(source: SourceReport) -> tuple[float | None, bool]:
             part.facts.get("seconds_left") is not None or part.facts.get("limited_by") == "nothing"
             for part in source.parts
         )
-    # Delta without a bound: the settings of the table were read, and nothing is ever cleaned up.
-    return source.seconds_left, source.seconds_left is not None or "log_retention_s" in source.facts
+    # Delta without a bound: the settings of the table were read and understood, and nothing is ever cleaned up.
+    keeps_all = source.facts.get("keeps_all") is True
+    return source.seconds_left, source.seconds_left is not None or keeps_all

@@ -20,7 +20,7 @@ from typing import Any
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, Offset
 from airflow_ckpt_provider.errors import CkptError, MissingExtraError
 from airflow_ckpt_provider.guards.delta_begin import first_batch
-from airflow_ckpt_provider.guards.delta_changes import judge_changes, reads_changes
+from airflow_ckpt_provider.guards.delta_changes import judge_changes, judge_changes_again, reads_changes
 from airflow_ckpt_provider.guards.delta_client import TableState, UnreadableTableError, read_state
 from airflow_ckpt_provider.guards.delta_described import read_described
 from airflow_ckpt_provider.guards.delta_feed import judge_feed
@@ -36,12 +36,11 @@ from airflow_ckpt_provider.guards.delta_log import (
 )
 from airflow_ckpt_provider.guards.delta_retention import time_left
 from airflow_ckpt_provider.guards.delta_schemas import judge_schemas
-from airflow_ckpt_provider.guards.reader_options import is_on
+from airflow_ckpt_provider.guards.reader_options import is_on, located
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
 from airflow_ckpt_provider.source_settings import SourceSettings
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 
 KIND = DeltaOffset.kind
@@ -86,7 +85,7 @@ class DeltaGuard:
                 f"no table was given for source {source.name}: a checkpoint holds the id of a Delta table and "
                 "not its path",
             )
-        table = open_location(place) if isinstance(place, str) else place
+        table = located(place, kind=KIND, source=source.name)
         start, end = _delta(source.start.offset), _delta(source.end)
         known = start or end
         if known is None:
@@ -174,10 +173,11 @@ class _Look:
         self._judge_planned()
         self._judge_reread()
         commits = self._judge_commits()
-        for judgement in judge_changes(commits, self.options):
-            self.found.append(judgement)
+        asked_for = self._asked_for(commits)
+        self.found += judge_changes(commits, self.options)
+        self.found += judge_changes_again(asked_for[: len(asked_for) - len(commits)], self.options)
         if state:
-            self.found += judge_schemas(self.log, self._asked_for(commits), state, self._asked_from(), self.options)
+            self.found += judge_schemas(self.log, asked_for, state, self._asked_from(), self.options)
         if state and reads_changes(self.options):
             self.found += judge_feed(self.log, state, self._asked_from(), readers=_READERS)
         self._judge_files(commits)

@@ -33,6 +33,26 @@ def judge_changes(commits: Sequence[DeltaCommit], options: Mapping[str, str]) ->
     ]
 
 
+def judge_changes_again(commits: Sequence[DeltaCommit], options: Mapping[str, str]) -> list[Judgement]:
+    """Judge commits that took rows away, were read by the newest batch, and are asked for again at the start.
+
+    The query has gone past them, by an option that it may not have any more.
+
+    :param commits: those that are asked for again.
+    :param options: the query's reader options, as far as they are known.
+    """
+    stops = [each for each in judge_changes(commits, options) if each.verdict is Verdict.WILL_FAIL]
+    if not stops:
+        return []
+    return [
+        Judgement(
+            Verdict.UNKNOWN,
+            f"the newest batch has read this by an option, and Spark asks for it again at its start: {stops[0].reason}. Whether "
+            "the query still has the option is not known: give it to the guard",
+        )
+    ]
+
+
 def reads_changes(options: Mapping[str, str]) -> bool:
     """Whether a query reads the change data feed of its table."""
     return is_on(options, "readChangeFeed") or is_on(options, "readChangeData")
@@ -47,7 +67,7 @@ def _judge(commit: DeltaCommit, options: Mapping[str, str]) -> Judgement:
             )
         else:
             return Judgement(Verdict.SAFE, f"{commit.name} only deletes, and is skipped (skipChangeCommits)")
-    elif is_on(options, "ignoreChanges"):
+    elif is_on(options, "ignoreChanges") or is_on(options, "ignoreFileDeletion"):
         if commit.added:
             return Judgement(
                 Verdict.WILL_DUPLICATE, f"{commit.name} rewrites files, which are read whole (ignoreChanges){rows}"

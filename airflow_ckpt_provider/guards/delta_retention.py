@@ -65,7 +65,7 @@ def time_left(
         is_asked = settings.max_downtime is not None
         return TimeLeft(None, Judgement(Verdict.UNKNOWN, reason) if is_asked else None, facts)
     if not limits:
-        return TimeLeft(None, None, facts)
+        return TimeLeft(None, None, facts | {"keeps_all": True})
     left, setting = min(
         ((time - now).total_seconds() + (_seconds(kept) or 0.0), name) for name, (time, kept) in limits.items()
     )

@@ -60,9 +60,9 @@ class FileGuard:
             return not_guarded(source, "the source's own log is not at hand: which files it has read is not known")
         start, end = source.start.offset, source.end
         last = start.log_offset if isinstance(start, FileOffset) else -1
-        log = _read(source.log, last, directory=f"sources/{source.name}")
         # Of a batch that was planned the offset says how far it reads; what is logged beyond is read after it.
         planned_to = end.log_offset if isinstance(end, FileOffset) else None
+        log = _read(source.log, last, planned_to, directory=f"sources/{source.name}")
         planned = [f for f in log.beyond if planned_to is None or f.log_id <= planned_to]
         later = [f for f in log.beyond if planned_to is not None and f.log_id > planned_to]
         listings = _Listings(self._open, [*log.read, *log.beyond])
@@ -72,7 +72,7 @@ class FileGuard:
             more, of_later = self._judge_logged(source.name, later, listings, "that are logged beyond the next batch")
             parts += more
             judgements += [Judgement(Verdict.SAFE, text), *of_later]
-        judgements += _judge_log(log, last, listings)
+        judgements += _judge_log(log)
         judgements += _judge_cleaning(self._options.get(source.name, {}), log, listings)
         facts = {
             "planned_files": len(planned),
@@ -154,15 +154,6 @@ class _Listings:
         directory, name, _ = _split(file.path)
         return self._files[directory].get(name)
 
-    def others(self, known: Iterable[LoggedFile]) -> int:
-        """How many files the directories hold that are not among ``known``; hidden ones left out, as Spark does."""
-        names = {_split(file.path)[:2] for file in known}
-        return sum(
-            (directory, name) not in names and not name.startswith((".", "_"))
-            for directory, files in self._files.items()
-            for name in files
-        )
-
 
 def _split(uri: str) -> tuple[str, str, str]:
     """A logged path as directory, name, and the path without the scheme, decoded."""
@@ -173,7 +164,7 @@ def _split(uri: str) -> tuple[str, str, str]:
     return directory, name, path
 
 
-def _read(place: Location, last: int, *, directory: str) -> FileSourceLog:
+def _read(place: Location, last: int, planned_to: int | None, *, directory: str) -> FileSourceLog:
     names = [file.path.rpartition("/")[2] for file in place.list().files]
     with ThreadPoolExecutor(_READERS) as pool:
         under_way = {name: pool.submit(place.read, name) for name in first_read(names)}
@@ -181,26 +172,17 @@ def _read(place: Location, last: int, *, directory: str) -> FileSourceLog:
         def read(name: str) -> bytes:
             return under_way[name].result() if name in under_way else place.read(name)
 
-        return read_file_log(names, read, last, directory=directory)
+        return read_file_log(
+            names, read, last, directory=directory, planned_to=-1 if planned_to is None else planned_to
+        )
 
 
-def _judge_log(log: FileSourceLog, last: int, listings: _Listings) -> list[Judgement]:
-    """A log that lacks entries makes Spark fail, or forget what it has read."""
+def _judge_log(log: FileSourceLog) -> list[Judgement]:
+    """A log that lacks an entry makes Spark fail: its start reads all of them from the newest compacted one on."""
     if not log.unread:
         return []
-    fatal = [path for path, _ in log.unread if (number := path.rpartition("/")[2]).isdecimal() and int(number) >= last]
     named = "; ".join(f"{path}: {reason.removeprefix(f'{path}: ')}" for path, reason in log.unread[:_SHOWN])
-    if fatal:
-        return [Judgement(Verdict.WILL_FAIL, f"the source's log is damaged where the start reads it ({named})")]
-    others = listings.others([*log.read, *log.beyond])
-    return [
-        Judgement(
-            Verdict.WILL_DUPLICATE if others else Verdict.UNKNOWN,
-            f"the source's log is not whole ({named}): files that it alone named count as new. {others:,} files "
-            "in the directories "
-            "that are known are not in the log: those among them that were read will be read again",
-        )
-    ]
+    return [Judgement(Verdict.WILL_FAIL, f"the source's log is damaged where the start reads it ({named})")]
 
 
 def _judge_cleaning(options: Mapping[str, str], log: FileSourceLog, listings: _Listings) -> list[Judgement]:

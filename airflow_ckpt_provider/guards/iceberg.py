@@ -23,11 +23,11 @@ from airflow_ckpt_provider.guards.iceberg_metadata import (
     snapshots_of,
 )
 from airflow_ckpt_provider.guards.iceberg_retention import NOBODY_KNOWS, TimeToExpiry, time_to_expiry
+from airflow_ckpt_provider.guards.reader_options import located
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, SourceReport
 from airflow_ckpt_provider.source_settings import SourceSettings
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -39,6 +39,8 @@ _SKIPPED_BY = {
     "delete": "streaming-skip-delete-snapshots",
     "overwrite": "streaming-skip-overwrite-snapshots",
 }
+#: Those whose rows are read, and those without new rows.
+_READ_OR_PASSED = ("append", "replace")
 
 
 class IcebergGuard:
@@ -150,7 +152,7 @@ class IcebergGuard:
         """The table's name, its metadata, and why that may not be current."""
         if isinstance(table, str) and table.startswith(SCHEME):
             return table, metadata_by_name(table.removeprefix(SCHEME), self._catalog), None
-        place = open_location(table) if isinstance(table, str) else table
+        place = located(table, kind=KIND, source="")
         if not is_iceberg_table(place):
             return place.uri, None, None
         path, is_hadoop = newest_metadata(place)
@@ -196,12 +198,16 @@ def _unread(metadata: Mapping[str, Any], offset: IcebergOffset) -> list[int]:
     return [*([offset.snapshot_id] if has_more else []), *appends]
 
 
+def _operation(snapshot: Mapping[str, Any]) -> str:
+    return str((snapshot.get("summary") or {}).get("operation", ""))
+
+
 def _judge(
     metadata: Mapping[str, Any], offset: IcebergOffset, end: IcebergOffset | None, options: Mapping[str, str]
 ) -> Iterator[Judgement]:
     snapshots = snapshots_of(metadata)
     try:
-        line, _ = ancestors(metadata)
+        line, is_whole = ancestors(metadata)
     except ValueError as e:
         yield Judgement(Verdict.UNKNOWN, f"the table's metadata is damaged: {e}")
         return
@@ -216,7 +222,11 @@ def _judge(
         yield Judgement(
             Verdict.WILL_FAIL,
             f"snapshot {offset.snapshot_id}, which the checkpoint has read up to, is not an ancestor of the current one: "
-            "the table was rolled back below it. Set the former snapshot again (set_current_snapshot), or rewind this stream too",
+            "the table was rolled back below it. Set the former snapshot again (set_current_snapshot), or rewind this stream too"
+            if is_whole
+            else f"snapshot {offset.snapshot_id}, which the checkpoint has read up to, is not among the ancestors of the current "
+            "one that the table still has: one between them has expired, or the table was rolled back below it; start a new "
+            "checkpoint, or, where it was rolled back, set the former snapshot again (set_current_snapshot)",
         )
         return
     if end and end.snapshot_id not in line:
@@ -226,9 +236,22 @@ def _judge(
             "checkpoint",
         )
     on = {key.lower() for key, value in options.items() if value.lower() == "true"}
-    for id_ in line[line.index(offset.snapshot_id) + 1 :]:
-        operation = str((snapshots[id_].get("summary") or {}).get("operation", ""))
+    at = line.index(offset.snapshot_id)
+    own = _operation(snapshots[offset.snapshot_id])
+    if (option := _SKIPPED_BY.get(own)) and option not in on and not offset.scan_all_files:
+        yield Judgement(
+            Verdict.UNKNOWN,
+            f"snapshot {offset.snapshot_id}, up to which the checkpoint has read, is of operation {own}: the query has passed it "
+            f"over by {option}, and fails at its next batch without; whether it still has the option is not known: give it",
+        )
+    for id_ in line[at + 1 :]:
+        operation = _operation(snapshots[id_])
         option = _SKIPPED_BY.get(operation)
+        if operation not in (*_READ_OR_PASSED, *_SKIPPED_BY):
+            yield Judgement(
+                Verdict.UNKNOWN,
+                f"snapshot {id_} has the operation {operation!r}: Spark fails at one that it does not know",
+            )
         if option and option in on:
             yield Judgement(Verdict.WILL_SKIP, f"snapshot {id_} ({operation}) is passed over with its rows ({option})")
         elif option:

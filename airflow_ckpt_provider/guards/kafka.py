@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.kafka_start import FILE, parse_kafka_start
 from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset, Offset
-from airflow_ckpt_provider.errors import UnreadableLogError
+from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
 from airflow_ckpt_provider.guards.kafka_client import TIMEOUT, KafkaClient
 from airflow_ckpt_provider.guards.kafka_identity import KIND, Fingerprint, KnownTopics, compare_topics
 from airflow_ckpt_provider.guards.kafka_log import Partition, TopicConfig
+from airflow_ckpt_provider.guards.kafka_named import NamedTopics
 from airflow_ckpt_provider.guards.kafka_retention import Movement, TimeToLoss, retention_needed_ms, time_to_loss
 from airflow_ckpt_provider.guards.kafka_topics import read_topics
 from airflow_ckpt_provider.guards.kafka_verdicts import PartitionVerdict, Seen, judge_partitions, reasons
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
-from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.source_settings import SourceSettings
 from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.verdict import Verdict
@@ -34,8 +33,6 @@ _NO_SETTINGS = "the broker did not report the settings of the topic"
 _DELETIONS = "delete.retention.ms"
 #: ``kafka.isolation.level`` of a query.
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
-_PATTERN = "subscribepattern"
-_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _NO_START = (
     "{}/0 is missing: from which offsets the first batch reads is not recorded. Spark evaluates the reader's startingOffsets "
     "again, by default the end of the topics: records that the batch was planned to read are lost then. Restore the file from a "
@@ -66,8 +63,13 @@ class KafkaGuard:
         )
         timeout = told.seconds("timeout") or TIMEOUT
         self._cluster = cluster
-        if cluster is None and told.get("config"):
-            self._cluster = KafkaClient(told.get("config"), timeout=timeout)
+        if cluster is None and (config := told.get("config")):
+            if not isinstance(config, Mapping):
+                raise RefusedError(
+                    f"{KIND}.config is {config!r}, and not settings of librdkafka by their names",
+                    hint="give a mapping, or from a shell a file of them: --kafka-config FILE",
+                )
+            self._cluster = KafkaClient(config, timeout=timeout)
         self._committed = told.one_of("isolation_level", ISOLATION_LEVELS) == "read_committed"
         self._warn_only = told.is_on("warn_only")
         self._options = told.reader_options()
@@ -102,23 +104,19 @@ class KafkaGuard:
         start, planned = _positions(source)
         known = KnownTopics.from_json(source.known)
         cluster = self._cluster.again()
-        options = {key.lower(): value for key, value in self._options.get(source.name, {}).items()}
-        try:
-            named = _named(options, cluster)
-        except re.error as e:
-            doubt = f"subscribePattern {options[_PATTERN]!r} is not understood here ({e}): topics that it adds are not known"
-            named, doubts = frozenset(), [Judgement(Verdict.UNKNOWN, doubt)]
-        else:
-            doubts = []
+        query = NamedTopics.of(self._options.get(source.name, {}))
+        doubts = [Judgement(Verdict.UNKNOWN, query.doubt)] if query.doubt else []
+        named = query.matching(cluster.topic_names() if query.pattern else ())
         seen = read_topics(cluster, start, source, known, also=named, committed=self._committed)
         found = judge_partitions(
             start,
             planned,
             seen,
             if_gone=self._settings.if_gone,
-            by_pattern=_PATTERN in options,
+            by_pattern=query.pattern is not None or bool(query.doubt),
             also=named,
-            left_out=set() if doubts else _left_out(options, start),
+            assigned=query.assigned,
+            left_out=query.left_out(start),
         )
         found = [_with_time(p, seen, known) for p in found]
         judgements = [Judgement(v, text) for v, text in reasons(found, seen, if_gone=self._settings.if_gone)]
@@ -204,32 +202,6 @@ class KafkaGuard:
             return None
         text = f"topic {topic} is compacted, and {kept}: the query may never see them, and keeps rows that are deleted"
         return Judgement(Verdict.SAFE if self._warn_only else Verdict.UNKNOWN, text)
-
-
-def _named(options: Mapping[str, str], cluster: KafkaClient) -> frozenset[str]:
-    """Topics that the reader's options name, whether the checkpoint knows them or not. No pattern matches internal ones.
-
-    :raises re.error: the pattern cannot be read here.
-    """
-    if (pattern := options.get(_PATTERN)) is not None:
-        matches = re.compile(pattern).fullmatch
-        return frozenset(name for name in cluster.topic_names() - _INTERNAL if matches(name))
-    return frozenset(filter(None, (name.strip() for name in options.get("subscribe", "").split(","))))
-
-
-def _left_out(options: Mapping[str, str], start: Collection[Partition]) -> set[Partition]:
-    """Partitions that the reader's options do not name; none where they are not known."""
-    if (pattern := options.get(_PATTERN)) is not None:
-        matches = re.compile(pattern).fullmatch
-        return {p for p in start if not matches(p[0])}
-    if "assign" in options:
-        try:
-            assigned = {(topic, n) for topic, numbers in load_json(options["assign"]).items() for n in numbers}
-        except (ValueError, AttributeError, TypeError):
-            return set()  # Spark does not start with it
-        return set(start) - assigned
-    named = set(filter(None, (name.strip() for name in options.get("subscribe", "").split(","))))
-    return {p for p in start if p[0] not in named} if named else set()
 
 
 def _with_start(source: GuardedSource) -> GuardedSource:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ckpt_provider.errors import (
     CkptError,
     MissingExtraError,
+    RefusedError,
     SourceError,
     SourceForbiddenError,
     SourceProtocolError,
@@ -237,9 +238,16 @@ class KafkaClient:
     @property
     def _admin(self) -> AdminClient:
         if self._client is None:
+            from confluent_kafka import KafkaException
             from confluent_kafka.admin import AdminClient
 
-            self._client = AdminClient(self._settings())
+            try:
+                self._client = AdminClient(self._settings())
+            except KafkaException as e:  # nobody was asked yet
+                raise RefusedError(
+                    f"the settings of Kafka are refused: {str(e.args[0].str()).strip()}",
+                    hint="correct this setting; its names are those of librdkafka, not of Java's client",
+                ) from e
         return self._client
 
     def _settings(self, **more: Any) -> dict[str, Any]:

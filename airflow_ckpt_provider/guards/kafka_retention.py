@@ -98,7 +98,9 @@ def time_to_loss(
         return by_age or TimeToLoss(None, None, "retention.ms", "the record at the offset could not be read in time")
     if by_age is None or by_age.estimate is None:
         return by_size
-    if by_size.estimate is None or by_age.estimate <= by_size.estimate:
+    if by_size.estimate is None:  # the size may be what strikes first, at a time that nobody knows
+        return TimeToLoss(None, None, by_size.limited_by, f"{by_size.reason}; {by_age.reason}")
+    if by_age.estimate <= by_size.estimate:
         # The limit by size may still be the first to strike: no bound can be promised.
         return TimeToLoss(None, by_age.estimate, by_age.limited_by, f"{by_age.reason}; {by_size.reason}")
     return by_size

@@ -115,7 +115,8 @@ def judge_partitions(
     *,
     if_gone: Verdict,
     by_pattern: bool = False,
-    also: Iterable[str] = (),
+    also: Collection[str] = (),
+    assigned: Collection[Partition] | None = None,
     left_out: Collection[Partition] = (),
 ) -> list[PartitionVerdict]:
     """Judge every partition of the checkpoint, and those that are new to it.
@@ -126,11 +127,18 @@ def judge_partitions(
     :param if_gone: what becomes of data that is gone: ``WILL_FAIL`` with Spark's default ``failOnDataLoss=true``.
     :param by_pattern: the query names its topics by ``subscribePattern``: one that is gone is then lost data like any other.
     :param also: topics that the query names, and the checkpoint may not know yet.
+    :param assigned: the partitions that the query names (``assign``); ``None``: it names whole topics.
     :param left_out: partitions of the checkpoint that the query does not name any more.
     """
     no_topic = if_gone if by_pattern else Verdict.WILL_FAIL
     names = {topic for topic, _ in start}.union(also)
-    live = {(name, n) for name in names if (topic := seen.topics.get(name)) for n in topic.partitions}
+    live = {
+        (name, n)
+        for name in names
+        if (topic := seen.topics.get(name))
+        for n in topic.partitions
+        if assigned is None or (name, n) in assigned
+    }
     found = [
         # Spark asks for what the query names, and reports all else that the checkpoint has as gone.
         PartitionVerdict(p, if_gone, "not named", offset, seen.ends.get(p), None)
@@ -138,7 +146,12 @@ def judge_partitions(
         else _of_checkpoint(p, offset, planned, seen, live, if_gone, no_topic)
         for p, offset in sorted(start.items())
     ]
-    dropped = {topic for topic, _ in left_out}
+    known = {topic for topic, _ in start}
+    found += [
+        PartitionVerdict((name, 0), Verdict.WILL_FAIL, "topic missing", None, None, None)
+        for name in sorted({*also} - known - seen.topics.keys())
+    ]
+    dropped = {topic for topic, _ in left_out} if assigned is None else set()
     found += [_added(p, seen, if_gone) for p in sorted(live - set(start)) if p[0] not in dropped]
     return found
 
@@ -228,6 +241,8 @@ def _reason(topic: str, code: str, group: list[PartitionVerdict], seen: Seen, if
     about = "up to " if topic in seen.holey else ""
     why = " (offsets without a record, of compaction or transactions, are among them)" if about else ""
     match code:
+        case "topic missing":
+            return f"topic {topic}, which the query names, does not exist: the query fails at its start"
         case "topic deleted" if group[0].verdict is not Verdict.WILL_FAIL:
             return (
                 f"topic {topic} does not exist any more; what was unread there is lost; {spark} (subscribePattern with "

@@ -16,6 +16,7 @@ from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.guards.report import SourceReport
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
+from tests.support.checkpoints import batch_metadata, commit_log, compact, metadata, offsets_log, plant
 from tests.support.delta_tables import delta_checkpoint, new_table, put
 
 
@@ -91,12 +92,34 @@ def test_read_files_may_be_gone(ck: Path, tmp_path: Path) -> None:
     assert "cleanSource=delete deletes files that were read" in judge(ck, cleanSource="delete").reasons[0]
 
 
-def test_a_log_that_was_trimmed_at_its_beginning(ck: Path, tmp_path: Path) -> None:
+def test_a_log_that_was_trimmed_at_its_beginning(ck: Path) -> None:
+    """Spark reads the whole log at its start: tests/integration/test_file_guard.py. It was WILL_DUPLICATE."""
     (ck / "sources" / "1" / "0").unlink()
     report = judge(ck)
-    assert report.verdict is Verdict.WILL_DUPLICATE
+    assert report.verdict is Verdict.WILL_FAIL
     assert "sources/1/0: the file is missing" in report.reasons[0]
-    assert "1 files in the directories" in report.reasons[0]  # f 0.json
+
+
+def test_the_entry_of_the_planned_batch_is_missing(tmp_path: Path) -> None:
+    """A torn copy. It was SAFE: nothing of a file that is logged was missing."""
+    files = put(tmp_path / "in", 0, 1)
+    logged = [
+        f"v1\n{compact({'path': file.as_uri(), 'timestamp': int(file.stat().st_mtime * 1000), 'batchId': n})}".encode()
+        for n, file in enumerate(files)
+    ]
+    content = {"metadata": metadata(), "commits/0": commit_log(), "sources/0/0": logged[0]}
+    for batch in range(2):
+        content[f"offsets/{batch}"] = offsets_log(compact({"logOffset": batch}), metadata=batch_metadata(batch))
+    ck = plant(open_location(str(tmp_path / "ck")), content)
+    settings = GuardSettings()
+
+    def judged() -> SourceReport:
+        return guard_query(from_checkpoint(ck), settings, guards=[FileGuard(settings)]).sources[0]
+
+    assert judged().verdict is Verdict.WILL_FAIL
+    assert "sources/0/1: the file is missing" in judged().reasons[0]
+    ck.create("sources/0/1", logged[1])
+    assert judged().verdict is Verdict.SAFE
 
 
 @pytest.mark.parametrize("content", [b"", b"v1\n{", None])

@@ -101,6 +101,50 @@ def test_a_delete(table: Table, reader: dict[str, str], verdict: Verdict) -> Non
     assert judge(table, head, reader=reader).verdict is verdict
 
 
+def by_metadata(tmp_path: Path, *snapshots: dict[str, Any], reader: dict[str, str] | None = None) -> SourceReport:
+    """Judge a stream that has read up to snapshot 1 of a Hadoop table with these snapshots; the last one is the current one."""
+    about = {"table-uuid": "u", "format-version": 2, "refs": {}, "properties": {}, "snapshots": list(snapshots)}
+    document = json.dumps({**about, "current-snapshot-id": snapshots[-1]["snapshot-id"]}).encode()
+    place = plant(
+        open_location(str(tmp_path)), {"metadata/v3.metadata.json": document, "metadata/version-hint.text": b"3"}
+    )
+    options = {"table.0": place.uri, **{f"option.0.{key}": value for key, value in (reader or {}).items()}}
+    source = GuardedSource(SourceOffset("0", parse_offset(text(1))))
+    return judge_source(source, [IcebergGuard(GuardSettings(options={"iceberg": options}))])
+
+
+def snapshot(number: int, operation: str | None = "append", *, parent: int | None = None) -> dict[str, Any]:
+    summary = {} if operation is None else {"summary": {"operation": operation, "added-data-files": "1"}}
+    above = {} if parent is None else {"parent-snapshot-id": parent}
+    about = {"snapshot-id": number, "timestamp-ms": 1_700_000_000_000 + number, "sequence-number": number}
+    return {**about, **summary, **above, "manifest-list": "x"}
+
+
+@pytest.mark.parametrize("operation", ["overwrite", "delete"])
+def test_the_snapshot_of_the_checkpoint_was_passed_over_by_an_option(tmp_path: Path, operation: str) -> None:
+    """Spark asks of it again whether it may be passed over. It was SAFE."""
+    of = (snapshot(1, operation), snapshot(2, parent=1))
+    report = by_metadata(tmp_path, *of)
+    assert report.verdict is Verdict.UNKNOWN
+    assert f"streaming-skip-{operation}-snapshots" in report.reasons[0]
+    reader = {f"streaming-skip-{operation}-snapshots": "true"}
+    assert by_metadata(tmp_path / "told", *of, reader=reader).verdict is Verdict.SAFE
+
+
+@pytest.mark.parametrize("operation", [None, "upsert"])
+def test_an_operation_that_is_not_known(tmp_path: Path, operation: str | None) -> None:
+    report = by_metadata(tmp_path, snapshot(1), snapshot(2, operation, parent=1))
+    assert report.verdict is Verdict.UNKNOWN
+    assert f"snapshot 2 has the operation {operation or ''!r}" in report.reasons[0]
+
+
+def test_a_snapshot_between_has_expired(tmp_path: Path) -> None:
+    """A tag has kept that of the checkpoint. Nothing was rolled back, so no former snapshot can be set again."""
+    report = by_metadata(tmp_path, snapshot(1), snapshot(3, parent=2))
+    assert report.verdict is Verdict.WILL_FAIL
+    assert "one between them has expired, or the table was rolled back" in report.reasons[0]
+
+
 def test_by_the_directory_of_a_catalogs_table_it_is_unknown(table: Table) -> None:
     assert judge(table, table.head or 0, where=str(table.directory)).verdict is Verdict.UNKNOWN
 

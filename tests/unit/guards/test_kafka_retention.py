@@ -115,7 +115,7 @@ def test_unread_record_that_could_not_be_read() -> None:
 
 def test_a_limit_by_size_takes_the_bound_away() -> None:
     found = left(6, retention_bytes=1 << 40)
-    assert (found.at_least, found.limited_by) == (None, "retention.ms")
+    assert (found.at_least, found.estimate, found.limited_by) == (None, None, "retention.bytes")
     oldest = Record(50, _NOW - 10 * _HOUR, 100)
     # 950 records in 10 h; 900 are unread, of 112 bytes each. Room for 100 more: what comes in about an hour.
     small = left(6, retention_bytes=1000 * 112, oldest=oldest, newest_h=0.0)
