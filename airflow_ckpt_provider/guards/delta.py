@@ -175,7 +175,7 @@ class _Look:
         commits = self._judge_commits()
         asked_for = self._asked_for(commits)
         self.found += judge_changes(commits, self.options)
-        self.found += judge_changes_again(asked_for[: len(asked_for) - len(commits)], self.options)
+        self.found += judge_changes_again(self._read_before(asked_for), self.options)
         if state:
             self.found += judge_schemas(self.log, asked_for, state, self._asked_from(), self.options)
         if state and reads_changes(self.options):
@@ -437,6 +437,14 @@ class _Look:
         again = [version for version in self.log.commits if self._asked_from() <= version < first]
         with ThreadPoolExecutor(_READERS) as pool:
             return [*pool.map(self.log.commit, again), *commits]
+
+    def _read_before(self, asked_for: list[DeltaCommit]) -> list[DeltaCommit]:
+        """What of it the newest committed batch has read as changes; of a first snapshot no commit is asked for."""
+        again = self.reread_from
+        if again is None:
+            return []
+        first = again.table_version + again.initial_snapshot
+        return [commit for commit in asked_for if first <= commit.version < self.offset.table_version]
 
     def _asked_from(self) -> int:
         """The first version that a start asks for: of the newest committed batch, which it asks for again."""
