@@ -106,7 +106,7 @@ class IcebergGuard:
         if doubt:
             judgements = (*judgements, Judgement(Verdict.UNKNOWN, doubt))
         facts: dict[str, Any] = {"table": uri, "snapshot_id": offset.snapshot_id, "position": offset.position}
-        lost = 0 if not judgements else None
+        lost = 0 if all(each.verdict is Verdict.SAFE for each in judgements) else None
         left = _time_left(metadata, offset)
         if left is None:
             return SourceReport(source.name, KIND, judgements, lost=lost, facts=facts)
@@ -119,7 +119,12 @@ class IcebergGuard:
     ) -> Iterator[Judgement]:
         """Whether a file is missing that the query reads next. Only a catalog says how the table's files are reached."""
         unread = _unread(metadata, offset)
-        if not unread or not isinstance(table, str) or not table.startswith(SCHEME):
+        if not unread:
+            return
+        if not isinstance(table, str) or not table.startswith(SCHEME):
+            yield Judgement(
+                Verdict.SAFE, "whether its files are there was not looked for: that takes the table's name in a catalog"
+            )
             return
         try:
             # All files of its first snapshot are read, also those that earlier ones added.

@@ -97,7 +97,9 @@ class DeltaRetentionGuardOperator(GuardOperator):
         if not isinstance(described, Mapping):
             described = dict.fromkeys(sources, described)
         return {
-            "tables": {str(source): open_place(str(uri), conn_id) for source, uri in given.items()},
+            "tables": {
+                str(source): open_place(required(uri, f"tables[{source!r}]"), conn_id) for source, uri in given.items()
+            },
             "options": by_source(self.reader_options, "reader_options", sources),
             "described": {str(source): str(uri) for source, uri in described.items()},
         }

@@ -151,7 +151,16 @@ def test_by_the_directory_of_a_catalogs_table_it_is_unknown(table: Table) -> Non
 
 def test_a_hadoop_table(table: Table) -> None:
     head = table.head or 0
-    assert judge(table, head, where=str(table.as_hadoop_table())).verdict is Verdict.SAFE
+    hadoop = str(table.as_hadoop_table())
+    assert (judge(table, head, where=hadoop).verdict, judge(table, head, where=hadoop).reasons) == (Verdict.SAFE, ())
+
+
+def test_a_hadoop_table_of_which_something_is_unread(table: Table) -> None:
+    head = table.head or 0
+    table.rows("c")
+    unread = judge(table, head, where=str(table.as_hadoop_table()))
+    assert (unread.verdict, unread.lost) == (Verdict.SAFE, 0)
+    assert "whether its files are there was not looked for" in unread.reasons[0]
 
 
 def test_what_was_not_given(table: Table, tmp_path: Path) -> None:
