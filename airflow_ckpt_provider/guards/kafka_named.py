@@ -70,7 +70,7 @@ class NamedTopics:
         return frozenset(name for name in there if name not in _INTERNAL and self.pattern.search(name))
 
     def left_out(self, start: Collection[Partition]) -> set[Partition]:
-        """Partitions of the checkpoint that the query does not name any more; none where it is not known what it names."""
+        """Partitions of the checkpoint that the query does not name any more; none if that is not known."""
         if self.pattern is not None:
             return {p for p in start if not self.pattern.search(p[0])}
         if self.assigned is not None:
