@@ -1,6 +1,6 @@
 """The tests marked ``slow`` in parts: ``make slow PART=doctor``, ``make slow-all``.
 
-Each part ends within half an hour on two cores. The files of a part run side by side, each with a Spark, an
+Each part is meant to end within half an hour on two cores. The files of a part run side by side, each with a Spark, an
 Airflow or a broker of its own, and so do the tests of a file of ``unit/``; those that measure run one after the other.
 ``ARGS="-n 0 -s"`` runs any part's one after the other and shows what they print. ``all`` runs the files of all parts side by
 side, so that no part waits for the last file of another, then the parts that measure; at the end it shows a table.

@@ -32,7 +32,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -324,19 +324,21 @@ class Repository(Records):
         return parse_manifest(data, path=path, read_later=later)
 
     def made_by(self, name: str, made_by: str) -> Manifest | None:
-        """The newest backup of a stream that one run made, or ``None``; lets a retried task find its own work.
+        """The newest backup of a stream that one run made, or ``None``; lets a retried task find its own work."""
+        return next((manifest for manifest in self.newest_first(name) if manifest.made_by == made_by), None)
 
-        One that is damaged, or has expired since it was listed, is logged and passed over: it is of no use to a retry.
+    def newest_first(self, name: str) -> Iterator[Manifest]:
+        """The manifests of a stream, read one after the other.
+
+        One that is damaged, or has expired since it was listed, is logged and passed over.
+
+        :param name: name of the stream.
         """
         for backup_id in reversed(self.backup_ids(name)):
             try:
-                manifest = self.read_manifest(name, backup_id, with_files=False)
+                yield self.read_manifest(name, backup_id, with_files=False)
             except (DamagedBackupError, NoSuchBackupError) as e:
                 log.warning("%s", e.message)
-                continue
-            if manifest.made_by == made_by:
-                return manifest
-        return None
 
 
 def _is_id(repository_id: object) -> bool:

@@ -15,7 +15,6 @@ from airflow_ckpt_provider.backup.names import LONGEST_NAME, name_of
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.streams import is_place
 from airflow_ckpt_provider.backup.transfer import in_parallel
-from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError
 from airflow_ckpt_provider.storage.location import Location
 
 #: Last segments that say nothing of the stream: the one before them does.
@@ -79,12 +78,7 @@ def known_endings(names: Collection[str], checkpoint: Location) -> list[str]:
 
 def newest_readable(repository: Repository, name: str) -> Manifest | None:
     """The newest manifest of a name that can be read; ``None`` if there is none."""
-    for backup_id in reversed(repository.backup_ids(name)):
-        try:
-            return repository.read_manifest(name, backup_id, with_files=False)
-        except (NoSuchBackupError, DamagedBackupError):
-            continue
-    return None
+    return next(repository.newest_first(name), None)
 
 
 def telling_segments(path: str) -> list[str]:

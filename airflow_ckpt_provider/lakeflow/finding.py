@@ -68,7 +68,10 @@ def _may_be(source: SourceEvidence, reported: SourceProgress) -> bool:
 
 
 def _all_match(pattern: str, topics: set[str]) -> bool:
-    """Whether a name is the pattern of ``subscribePattern`` that all topics match."""
+    """Whether a name is the pattern of ``subscribePattern`` that all topics match.
+
+    As a whole, though Spark looks for it anywhere in a name: what is named may be a topic, and another one is no match of it.
+    """
     try:
         return all(re.fullmatch(pattern, topic) for topic in topics)
     except re.error:

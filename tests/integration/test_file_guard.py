@@ -71,6 +71,7 @@ def planned_again(log: Path) -> None:
         pytest.param(lambda log: (log / "9.compact").unlink(), True, id="the compacted file is gone"),
         pytest.param(lambda log: (log / "9.compact").write_bytes(b""), True, id="the compacted file is empty"),
         pytest.param(lambda log: (log / "10").unlink(), True, id="an entry after it"),
+        pytest.param(lambda log: shutil.rmtree(log), True, id="all of it"),
         pytest.param(planned_again, True, id="the entry of the planned batch"),
     ],
 )

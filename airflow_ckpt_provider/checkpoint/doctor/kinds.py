@@ -96,7 +96,7 @@ SOURCE_LOG_INCOMPLETE = FindingKind(
     "SOURCE-LOG-INCOMPLETE",
     Severity.ERROR,
     "The log of a file source (`sources/<n>/`) is missing, or does not reach as far as the offsets.",
-    "Fails at every start (`batch N doesn't exist`), or takes files for new that were read before.",
+    "Fails at every start (`batch N doesn't exist`).",
     "Fetch it from a backup, which loses nothing; else `--repair` cuts back to the newest batch that it covers.",
 )
 STATE_WITHOUT_LOGS = FindingKind(
