@@ -18,7 +18,7 @@ from airflow_ckpt_provider.change.plan import undone_by
 from airflow_ckpt_provider.change.plan_seal import seal_for_plan
 from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
 from airflow_ckpt_provider.change.sealing import remove_empty, remove_seal, seal, sealed_by_another
-from airflow_ckpt_provider.change.target import inspect_target
+from airflow_ckpt_provider.change.target import inspect_target, read_seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
@@ -187,9 +187,10 @@ def seal_all(
     except RefusedError as e:
         for stream, mark in placed:
             remove_seal(fence.guarding(stream.checkpoint), mark)
-        still = [stream.checkpoint for stream in streams if inspect_target(stream.checkpoint).seal is not None]
-        if still:  # they stop queries, or are those of an attempt that was killed
-            sealed = ", ".join(map(str, still))
+        # They stop queries, or are those of an attempt that was killed; a seal of somebody else is not for this command to lift.
+        still = [each for each in streams if (found := read_seal(each.checkpoint)) and found.plan_id == ids[each.name]]
+        if still:
+            sealed = ", ".join(str(stream.checkpoint) for stream in still)
             e.add_hint(
                 f"the seals stay on {sealed}: run the same command again; or, to give it up, `airflow-ckpt unseal CHECKPOINT "
                 "--for-start` for each, right before its query is started"

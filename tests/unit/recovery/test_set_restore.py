@@ -243,6 +243,21 @@ class TestAllOrNone:
         assert f"the seals stay on {(application.root / 'orders').uri}: " in str(refused.value.hint)
         assert application.sealed() == ["orders"]
 
+    def test_a_seal_of_somebody_else_is_not_offered_to_be_lifted(self, application: Application) -> None:
+        """It was set after this command had looked for seals."""
+        from airflow_ckpt_provider.change.sealing import seal
+        from airflow_ckpt_provider.recovery.chains.sealed import part_ids, seal_all
+        from airflow_ckpt_provider.recovery.chains.together import alone
+
+        backed_up_and_gone_on(application)
+        streams = [dataclasses.replace(s, repository=application.repository.location) for s in application.streams()]
+        seal(Checkpoint.at(application.root / "returns"), reason="mine", plan_id="mine")
+        rules = {"rest": lambda _: RestRule(wait_at_most=0.0), "stop_running": False, "what": "x", "made_by": "me"}
+        with alone(streams, made_by="me", what="x") as fence, pytest.raises(QueryNotStoppedError) as refused:
+            seal_all(streams, part_ids("beef", streams), fence=fence, **rules)
+        assert "the seals stay" not in str(refused.value.hint)
+        assert application.sealed() == ["returns"]
+
     def test_queries_that_were_stopped_for_what_is_refused(self, application: Application) -> None:
         """By a plan that is another one under the seals; a risk is known before any query is stopped."""
         backed_up_and_gone_on(application)
