@@ -58,8 +58,8 @@ class CheckpointRewindOperator(StoppingOperator, CheckpointOperator, StreamOpera
     :param backup_id: rewind to a batch of this backup, also where the checkpoint still has it: everything is then as it was when
         the backup was made, whatever other code has written since; ``None``: the checkpoint itself, as far as it reaches.
         (templated)
-    :param downstream: checkpoints of streams that read the sink, or folders of such; the plan says what happens to them,
-        reached by ``checkpoint_conn_id``. (templated)
+    :param downstream: checkpoints of streams that read the sink, or folders of such, reached by ``checkpoint_conn_id``; what a
+        rollback does to them counts in the verdict, and ``accept`` has to name it. (templated)
     :param kafka_config_id: Airflow connection of the Kafka brokers, to learn whether they still have the data;
         ``None``: not asked. (templated)
     """

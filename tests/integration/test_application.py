@@ -71,8 +71,9 @@ class Shop:
             )
 
     def stop(self) -> None:
+        """Stop them between batches: an upgrade takes a stream with a batch under way back."""
         for run in self.runs.values():
-            run.stop()
+            run.drain()
         for run in self.runs.values():
             run.wait()
         self.runs.clear()

@@ -118,7 +118,7 @@ VERBS = (
             ),
             Option(
                 ("--downstream",),
-                "checkpoint of a stream that reads the sink, or a folder of such, to show what happens to it; repeatable",
+                "checkpoint of a stream that reads the sink, or a folder of such; it counts in the verdict; repeatable",
                 {"type": filled, "action": "append", "default": [], "metavar": "PLACE"},
             ),
             Option(

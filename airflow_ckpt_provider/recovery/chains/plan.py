@@ -13,6 +13,7 @@ from airflow_ckpt_provider.change.plan_document import reads_document
 from airflow_ckpt_provider.change.plan_page import accept_block, plan_page
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import worst
+from airflow_ckpt_provider.recovery.rewind.downstream import RISKS_OF_READERS, verdict_in
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.specifier import option_for
 from airflow_ckpt_provider.verdict import Verdict
@@ -156,18 +157,9 @@ class ChainPart:
         }
 
 
-#: The verdict on streams that were not named -> the word by which it is accepted.
-_RISKS_OF_OTHERS = {
-    Verdict.WILL_FAIL: "source_failure",
-    Verdict.WILL_DUPLICATE: "sink_duplicates",
-    Verdict.UNKNOWN: "sink_unknown",
-}
-
-
 def _verdict_in(sentence: str) -> Verdict:
     """The verdict at the end of a sentence about another stream; plans of earlier versions know only one."""
-    word = sentence.rpartition(": ")[2]
-    return next((verdict for verdict in _RISKS_OF_OTHERS if verdict.value == word), Verdict.WILL_FAIL)
+    return verdict_in(sentence) or Verdict.WILL_FAIL
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +253,7 @@ class ChainPlan(JointPlan):
         """What has to be accepted, each word once."""
         found = self.risks_of_parts()
         for sentence in self.others:
-            found.setdefault(_RISKS_OF_OTHERS[_verdict_in(sentence)], []).append(sentence)
+            found.setdefault(RISKS_OF_READERS[_verdict_in(sentence)], []).append(sentence)
         return tuple(Risk(word, "; ".join(whys)) for word, whys in found.items())
 
     @property

@@ -23,6 +23,14 @@ from airflow_ckpt_provider.sinks.file_sink import inside
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.sinks.table_history import TableHistory
 from airflow_ckpt_provider.storage.location import Location, plain_uri
+from airflow_ckpt_provider.verdict import Verdict
+
+#: The verdict on a stream that reads the sink -> the word by which it is accepted.
+RISKS_OF_READERS = {
+    Verdict.WILL_FAIL: "source_failure",
+    Verdict.WILL_DUPLICATE: "sink_duplicates",
+    Verdict.UNKNOWN: "sink_unknown",
+}
 
 
 class Reader(NamedTuple):
@@ -50,6 +58,12 @@ def downstream_of(
     if history is None and report.kind != "file":
         unread.append(f"downstream: which streams read {report.uri} is not known of a sink of this kind: UNKNOWN")
     return (*unread, *readers_among(streams, history, place, report))
+
+
+def verdict_in(sentence: str) -> Verdict | None:
+    """The verdict at the end of a sentence about a reader; ``None`` where it has none."""
+    word = sentence.rpartition(": ")[2]
+    return next((verdict for verdict in RISKS_OF_READERS if verdict.value == word), None)
 
 
 def streams_in(places: Iterable[Location], *, but: Collection[str] = ()) -> tuple[list[Reader], list[str]]:

@@ -26,6 +26,7 @@ from airflow_ckpt_provider.errors import CkptError, StorageError, command
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.reset.new_numbers import new_metadata
+from airflow_ckpt_provider.recovery.rewind.downstream import RISKS_OF_READERS, verdict_in
 from airflow_ckpt_provider.recovery.rewind.planned_sink import (
     PlannedSink,
     RequestedSink,
@@ -102,7 +103,7 @@ class RewindPlan(Plan):
     :param sinks: what each sink says, and what is done to it.
     :param replay: what is read and run again.
     :param sources: what the guards say of the sources, as plain JSON; ``None`` where they were not asked.
-    :param downstream: what happens to streams that read the sink, in words.
+    :param downstream: what happens to streams that read the sink, in words; most end with a verdict.
     :param notes: what the person who asked should know.
     :param ended: when the batch had ended at the latest, in UTC.
     :param moved: path -> content of the log entries whose source positions move behind the rollback of a table that this
@@ -192,8 +193,9 @@ class RewindPlan(Plan):
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of sources and sinks."""
-        return worst((self.source_verdict, self.sink_verdict))
+        """The worst of sources, sinks and what becomes of the streams that read them."""
+        readers = filter(None, map(verdict_in, self.downstream))
+        return worst((self.source_verdict, self.sink_verdict, *readers))
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -210,12 +212,15 @@ class RewindPlan(Plan):
 
     @property
     def risks(self) -> tuple[Risk, ...]:
-        """What has to be accepted: what the sink does when nothing is done to it, rows of others, lost input."""
-        found = risks_of(self.sinks, self.batch_id)
+        """What has to be accepted: what the sink does when nothing is done to it, rows of others, lost input, readers."""
+        found = {risk.word: [risk.why] for risk in risks_of(self.sinks, self.batch_id)}
         if self.source_verdict in (Verdict.WILL_LOSE, Verdict.WILL_FAIL, Verdict.WILL_SKIP):
             reasons = "; ".join(self.sources["reasons"]) if self.sources else ""
-            found.append(Risk(str(source_risk(self.source_verdict)), reasons))
-        return tuple(found)
+            found.setdefault(str(source_risk(self.source_verdict)), []).append(reasons)
+        for sentence in self.downstream:
+            if verdict := verdict_in(sentence):
+                found.setdefault(RISKS_OF_READERS[verdict], []).append(sentence)
+        return tuple(Risk(word, "; ".join(whys)) for word, whys in found.items())
 
     @property
     def seal_reason(self) -> str:

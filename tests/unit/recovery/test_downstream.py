@@ -58,6 +58,8 @@ class TestIceberg:
             f"{table.head}, so rows that leave the table have been passed on; it stops, as that is no ancestor of snapshot "
             f"{rollback.to_version}: WILL_FAIL",
         )
+        assert plan.verdict is Verdict.WILL_FAIL
+        assert [risk.word for risk in plan.risks] == ["source_failure"]
 
     @pytest.mark.parametrize("which", ["a snapshot that stays", "one of another table"])
     def test_it_goes_on(self, which: str, table: Table, orders: Location) -> None:
@@ -77,11 +79,13 @@ class TestFiles:
 
     def test_it_has_read_what_leaves(self, orders: Location) -> None:
         """A rewind to batch 4 removes those of batches 5 and 6."""
-        (line,) = self.plan(orders, NEWEST).downstream
+        plan = self.plan(orders, NEWEST)
+        (line,) = plan.downstream
         assert line.endswith(
             "it has read 2 of the files that leave the sink, so their rows have been passed on, and it reads those of the "
             "replay as well: WILL_DUPLICATE"
         )
+        assert [risk.word for risk in plan.risks] == ["sink_duplicates"]
 
     def test_it_has_read_only_what_stays(self, orders: Location) -> None:
         assert self.plan(orders, 4).downstream == ()

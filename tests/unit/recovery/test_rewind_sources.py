@@ -220,8 +220,15 @@ def test_readers_of_the_table_are_told_of(place: Location, readers: tuple[Locati
     )
     assert behind.startswith(f"downstream: {folder / 'behind'} reads this table (source 0): it stops at version 7")
     assert not any("other" in line for line in plan.downstream)
+    assert plan.verdict is Verdict.WILL_FAIL
+    assert [(risk.word, risk.why) for risk in plan.risks] == [
+        ("source_failure", f"{plan.downstream[0]}; {plan.downstream[1]}")
+    ]
+    with pytest.raises(RefusedError, match="ahead reads this table"):
+        apply_rewind(plan, Checkpoint.at(orders), repository_for_change(None, orders), sink=sink, rest=STOPPED)
     settings["downstream"] = [folder / "behnid"]
     mistyped = plan_rewind(Checkpoint.at(orders), Specifier("to_batch", "3"), **settings)  # type: ignore[arg-type]
     assert mistyped.downstream == (f"downstream: {folder / 'behnid'} holds no checkpoint: is the address right?",)
+    assert mistyped.risks == ()
     settings["downstream"] = [folder / "behind"]
     assert len(plan_rewind(Checkpoint.at(orders), Specifier("to_batch", "3"), **settings).downstream) == 1  # type: ignore[arg-type]
