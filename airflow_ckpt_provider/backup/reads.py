@@ -6,7 +6,9 @@
     read/<name>/<nnnnnn>-all.json   those of all verifies up to this number, with the time of the last one
 
 A verify reads the newest ``-all`` and what came after it. The one that finds :data:`_MERGE_FROM` records or more writes them
-again as one. Nothing but the order of reading rests on this: an object whose record is lost is read earlier than it need be.
+again as one. An object whose record is lost is read earlier than it need be. Whether all contents of a backup were read, in
+the turns of several verifies, rests on these records too: so they are signed, and an unsigned one is taken for none where keys
+are trusted.
 
 An object is named by the first eight bytes of the SHA-256 of its path. That two of a million objects share them, so that one is
 taken for read when the other was, has a chance of 1 in 37 million.
@@ -27,7 +29,7 @@ from datetime import UTC, datetime
 from airflow_ckpt_provider.backup.manifest import CLOCKS_DIFFER
 from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.transfer import in_parallel
-from airflow_ckpt_provider.errors import StorageError, TooLargeError
+from airflow_ckpt_provider.errors import DamagedFileError, StorageError, TooLargeError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import LARGE, Location
 
@@ -166,6 +168,6 @@ def _parsed(repository: Location, path: str) -> list[tuple[int, bytes]]:
         ]
     except FileNotFoundError:
         return []  # a prune has tidied up since it was listed
-    except (StorageError, TooLargeError, ValueError, KeyError, TypeError) as e:
+    except (StorageError, DamagedFileError, TooLargeError, ValueError, KeyError, TypeError) as e:
         log.warning("%s cannot be read (%s): what it names is taken for not read", path, e)
         return []

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SIGNATURES = "signatures"
 #: Directories of a repository whose documents are signed.
-SIGNED = ("audit/", "backups/", "damaged/", "drills/", "holds/", "moved/", "prune/", "verified/")
+SIGNED = ("audit/", "backups/", "damaged/", "drills/", "holds/", "moved/", "prune/", "read/", "verified/")
 _FORMAT = "airflow-ckpt-signature"
 _VERSION = 1
 

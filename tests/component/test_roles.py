@@ -58,6 +58,7 @@ KINDS = (
     "signatures/damaged/orders/000001.json/x.json",
     "signatures/holds/orders/x/000001.json/x.json",
     "signatures/prune/orders/000001.json/x.json",
+    "signatures/read/orders/000001.json/x.json",
     "signatures/verified/orders/x/000001-contents.json/x.json",
 )
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import plan_expire
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import Verified, verifications
+from airflow_ckpt_provider.backup.reads import named
 from airflow_ckpt_provider.backup.retention import Policy
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.errors import StorageError
@@ -66,6 +69,11 @@ class Intruder:
     def note(self, outcome: str) -> str:
         """Path of the next note that verifying the newest backup leaves."""
         return f"verified/orders/{self.newest.backup_id}/000009-{outcome}.json"
+
+    def read_note(self) -> bytes:
+        """What a verify notes that has read the file of state now."""
+        row = {"at": datetime.now(UTC).isoformat(), "objects": base64.b64encode(named(self.state.object)).decode()}
+        return json.dumps({"format": "airflow-ckpt-objects-read", "version": 1, "reads": [row]}).encode()
 
 
 @dataclass(frozen=True)
@@ -404,6 +412,12 @@ ATTACKS = [
         "writes over what a verify noted",
         lambda i: i.theirs.replace(next(iter(i.world.place("repository").walk("verified"))), b"{}"),
         "condition",
+        signed=TRUST,
+    ),
+    a(
+        "verify",
+        "notes that an object was read which nobody has read",
+        lambda i: i.theirs.create("read/orders/000777.json", i.read_note()),
         signed=TRUST,
     ),
     a("restore", "writes over an object", lambda i: i.theirs.replace(i.file, b"rubbish"), "always"),

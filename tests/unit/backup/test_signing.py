@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,6 +22,7 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import Verified, hold, holds, note_verification, release, verifications
 from airflow_ckpt_provider.backup.prune import apply_prune, plan_prune
 from airflow_ckpt_provider.backup.prune_marks import read_marks
+from airflow_ckpt_provider.backup.reads import named
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import check_repository
 from airflow_ckpt_provider.backup.retention import Policy
@@ -235,6 +237,37 @@ class TestNotes:
         assert verifications(repository, "orders") == {}
         note_verification(repository, verify_backup(repository, made[0], read_data=ReadData()))
         assert verifications(repository, "orders") == {made[0].backup_id: Verified.CONTENTS}
+
+    def test_a_forged_word_that_an_object_was_read(self, place: Location, made: list[Manifest]) -> None:
+        """Verifies in turns would never read the one that is damaged, and the last would note that all contents were."""
+        newest = made[1]
+        damaged = max({e.object for e in newest.files} - {e.object for e in made[0].files})
+        content = (place / "backups").read(damaged)
+        (place / "backups").replace(damaged, content[:-1] + bytes([content[-1] ^ 1]))
+        now = datetime.now(UTC)
+        forged = [
+            {
+                "at": (now - timedelta(days=2 if entry.object != damaged else 0)).isoformat(),
+                "objects": base64.b64encode(named(entry.object)).decode(),
+            }
+            for entry in newest.files
+        ]
+        document = json.dumps({"format": "airflow-ckpt-objects-read", "version": 1, "reads": forged}).encode()
+        (place / "backups").create("read/orders/000777.json", document)
+        unchecked = verify_backup(Repository.open(place / "backups"), newest, read_data=ReadData.parse("1/30"))
+        assert unchecked.ok, "the control: nobody checks signatures"
+        assert unchecked.contents_read
+        found = verify_backup(opened(place), newest, read_data=ReadData.parse("1/30"))
+        assert not found.contents_read
+        assert "read/orders/000777.json is not signed by a trusted key" in check_trust(opened(place)).findings
+
+    def test_what_a_verify_has_read_is_signed(self, place: Location, made: list[Manifest]) -> None:
+        repository, newest = opened(place), made[1]
+        for _ in range(3):
+            verified = verify_backup(repository, newest, read_data=ReadData.parse("1/3"))
+            note_verification(repository, verified)
+        assert verified.contents_read
+        assert check_trust(opened(place)).findings == ()
 
     def test_a_forged_word_that_nothing_is_damaged(self, place: Location, made: list[Manifest]) -> None:
         """What is signed stays damaged; what somebody else has found is damaged too, until somebody with the key reads it."""
