@@ -39,6 +39,7 @@ class BackupPoint:
     :param batch_time: when its newest batch was planned; where that is not known, when the backup was finished.
     :param held: why it is held; empty: it is not.
     :param why: what is damaged, or could not be read.
+    :param verified: the most that verifying has found; ``None``: nobody has looked.
     """
 
     name: str
@@ -48,6 +49,7 @@ class BackupPoint:
     batch_time: datetime | None
     held: str = ""
     why: tuple[str, ...] = ()
+    verified: Verified | None = None
 
     @property
     def can_be_restored(self) -> bool:
@@ -101,6 +103,20 @@ def read_points(repository: Repository, name: str, ids: tuple[str, ...]) -> tupl
     return tuple(points)
 
 
+def read_point(repository: Repository, name: str, backup_id: str, *, has_records: bool) -> BackupPoint | None:
+    """Read one backup and what is noted about it, but not what holds it: one document and one listing, where nothing is damaged.
+
+    :param has_records: whether there are records of damage to the stream.
+    :return: ``None``: it does not exist.
+    :raises CkptError: the repository cannot be read.
+    """
+    for each in readable(repository, name, (backup_id,), with_files=False):
+        known = read_damaged(repository.location, name) if has_records else DamagedObjects()
+        verified = verifications(repository, name, backup_id=backup_id)
+        return _point(each, known, verified, is_going=False, held="")
+    return None
+
+
 def _point(
     each: Manifest | DamagedBackup,
     known: DamagedObjects,
@@ -121,4 +137,4 @@ def _point(
         standing = Standing.EXPIRING
     else:
         standing = Standing.WHOLE if note is Verified.CONTENTS else Standing.NOT_READ
-    return BackupPoint(each.name, each.backup_id, standing, each, planned or each.created, held, why)
+    return BackupPoint(each.name, each.backup_id, standing, each, planned or each.created, held, why, note)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from airflow_ckpt_provider.backup.damaged import streams_with_records
-from airflow_ckpt_provider.backup.manifest import Manifest, manifest_path
+from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.names import is_name
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, RefusedError, StorageError, command
 from airflow_ckpt_provider.fleet.report import read_reports, rows_of
-from airflow_ckpt_provider.page.backup_point import BackupPoint, Standing, read_backups, read_points
+from airflow_ckpt_provider.page.backup_point import BackupPoint, Standing, read_backups, read_point, read_points
 from airflow_ckpt_provider.page.change_record import changes_of, read_change
 from airflow_ckpt_provider.page.fields import text
 from airflow_ckpt_provider.page.forms import Form
@@ -85,25 +85,24 @@ class Pages:
     def _as_known_now(self, rows: Sequence[StreamRow]) -> list[StreamRow]:
         """The rows without their backups, where those were removed, or found damaged, since the report."""
         damaged = streams_with_records(self.repository.location)
-        return in_parallel(lambda row: self._judged(row, may_be_damaged=row.name in damaged), rows)
+        return in_parallel(lambda row: self._judged(row, has_records=row.name in damaged), rows)
 
-    def _judged(self, row: StreamRow, *, may_be_damaged: bool) -> StreamRow:
+    def _judged(self, row: StreamRow, *, has_records: bool) -> StreamRow:
+        """The row by what the backup and its notes say now: nobody has signed a report, and the backup may have changed since."""
         if not row.backup_id:
             return row
         if not (is_name(row.name) and is_name(row.backup_id)):
             return row.without_backup("cannot be one: no backup has this id, or no stream this name")
         try:
-            if not may_be_damaged:
-                there = self.repository.location.find(manifest_path(row.name, row.backup_id)) is not None
-                return row if there else row.without_backup("does not exist any more")
-            points = read_points(self.repository, row.name, (row.backup_id,))
+            point = read_point(self.repository, row.name, row.backup_id, has_records=has_records)
         except CkptError as e:
             return row.without_backup(f"cannot be judged: {e.message}")
-        if not points:
+        if point is None:
             return row.without_backup("does not exist any more")
-        (point,) = points
+        if point.can_be_restored:
+            return replace(row, verified=point.verified.value if point.verified else "")
         said = "cannot be read" if point.standing is Standing.UNKNOWN else "is damaged"
-        return row if point.can_be_restored else row.without_backup(f"{said}: {'; '.join(point.why)}")
+        return row.without_backup(f"{said}: {'; '.join(point.why)}")
 
     def _row(self, row: Mapping[str, object], now: datetime, *, may_be_reported: bool = False) -> StreamRow:
         objectives = self.declared[text(row.get("name"))].objectives if self._is_declared(row) else None

@@ -6,7 +6,7 @@ import re
 import shlex
 import time
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,12 @@ from airflow_ckpt_provider.page.pages import NotThereError, Pages
 from airflow_ckpt_provider.page.shown import declared_in
 from airflow_ckpt_provider.page.site import FileLinks, write_site
 from airflow_ckpt_provider.page.stream_row import Met, StreamRow
-from airflow_ckpt_provider.storage.location import SMALL
+from airflow_ckpt_provider.storage.location import SMALL, Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.stream import Objectives, Stream
 from tests.support.every_run import of_these
 from tests.support.report_pages import NOW, changed, harmless, keep, row
+from tests.support.signed import backed_up, forge, opened
 from tests.support.spoiled import spoil
 from tests.support.watched_stores import watched
 
@@ -353,6 +354,41 @@ def test_a_backup_that_was_found_damaged_since_the_report_is_none(repository: Re
             in harmless(page).text
         )
         assert "verified: " not in harmless(page).text
+
+
+def test_a_manifest_that_was_torn_since_the_report_is_none(repository: Repository, fleet: Fleet) -> None:
+    """The row was green on the manifest's name alone, above a table that said that it cannot be read."""
+    (backup,) = repository.backups("orders")
+    document = repository.location.read(backup.path)
+    repository.location.replace(backup.path, document[: len(document) // 2])
+    pages = Pages(repository, FileLinks())
+    (after,) = pages.reported().rows
+    assert (after.backup_id, after.standing) == ("", "problem")
+    for page in (pages.streams(), pages.stream("orders")):
+        assert f"backup {backup.backup_id}, the last good one of the report, is damaged" in harmless(page).text
+        assert "verified: " not in harmless(page).text
+
+
+def test_what_a_report_says_of_a_verify_is_asked_of_its_notes(repository: Repository, fleet: Fleet) -> None:
+    (backup,) = repository.backups("orders")
+    created = backup.created.isoformat()
+    said = {"backup_id": backup.backup_id, "created": created, "as_of": created, "verified": "contents"}
+    keep(repository, [row(checkpoint=backup.checkpoint, backup=said)])
+    pages = Pages(repository, FileLinks())
+    assert [each.verified for each in pages.reported().rows] == [""]
+    record_verification(repository, verify_backup(repository, backup, read_data=ReadData()))
+    assert [each.verified for each in pages.reported().rows] == ["contents"]
+
+
+def test_a_forged_report_of_a_forged_backup_is_not_green(place: Location) -> None:
+    newest = backed_up(place, 6)
+    forged = forge(place, newest)
+    now = datetime.now(UTC).isoformat()
+    said = {"backup_id": forged.backup_id, "created": now, "as_of": now, "verified": "contents"}
+    keep(opened(place), [row(checkpoint=newest.checkpoint, backup=said)])
+    (shown,) = Pages(opened(place), FileLinks()).reported().rows
+    assert (shown.backup_id, shown.verified, shown.standing) == ("", "", "problem")
+    assert "is not signed by a trusted key" in shown.problems[-1]
 
 
 def test_a_backup_that_has_expired_since_the_report_is_none(repository: Repository, fleet: Fleet) -> None:
