@@ -90,19 +90,19 @@ class LocalStore(Store):
 
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
-        with _translated(f"read {path}"):
-            return Path(path).read_bytes()
+        with _translated(f"read {path}"), _opened_to_read(path) as file:
+            return file.read()
 
     def read_at_most(self, path: str, most: int) -> bytes:
         """Return the content of a file that may have so many bytes."""
-        with _translated(f"read {path}"), open(path, "rb") as file:
+        with _translated(f"read {path}"), _opened_to_read(path) as file:
             if os.fstat(file.fileno()).st_size > most:
                 raise self.too_large(path, most)
             return self.require_most(path, file.read(most + 1), most)
 
     def read_part(self, path: str, start: int, length: int) -> bytes:
         """Return a part of a file."""
-        with _translated(f"read {path}"), open(path, "rb") as file:
+        with _translated(f"read {path}"), _opened_to_read(path) as file:
             file.seek(start)
             return file.read(length)
 
@@ -347,6 +347,24 @@ def _opened(path: str) -> BinaryIO:
             # A file where a directory should be; for the caller "exists" is about the file to be written.
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory) from e
         return open(path, "wb")
+
+
+def _opened_to_read(path: str) -> BinaryIO:
+    """Open a file, and nothing else: a pipe under the name of a file would be waited for without end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if not stat.S_ISREG(mode):
+            raise StorageError(
+                f"could not read {path}: it is a device, a pipe or a socket, and no file",
+                hint="find out who has made it there; move it away",
+            )
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def _refuse_device(path: str) -> None:

@@ -56,6 +56,24 @@ def ordinary_user() -> Iterator[Path]:
             directory.chmod(0o755)
 
 
+@pytest.mark.parametrize("read", ["read", "read_document", "read_part"])
+def test_a_pipe_is_refused_and_not_waited_for(read: str, tmp_path: Path) -> None:
+    """Somebody has made it under the name of a document: whoever reads it would wait without end."""
+    os.mkfifo(tmp_path / "000001.json")
+    location = open_location(str(tmp_path))
+    calls = {
+        "read": lambda: location.read("000001.json"),
+        "read_document": lambda: location.read_document("000001.json"),
+        "read_part": lambda: location.read_part("000001.json", 0, 4),
+    }
+    with pytest.raises(StorageError, match=r"000001\.json: it is a device, a pipe or a socket") as refused:
+        calls[read]()
+    assert refused.value.hint
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(StorageError, match="Is a directory"):
+        location.read("directory")
+
+
 def test_disk_full(small_disk: Path) -> None:
     location = open_location(str(small_disk))
     location.create("a", b"x" * 10_000)
