@@ -27,6 +27,12 @@ NO_BROKER = (
     "no broker was asked whether the topics still have these offsets, and are the same topics (`airflow-ckpt guard` asks); the "
     "native connector of Azure Event Hubs writes offsets of this form too, and takes no startingOffsets"
 )
+#: Why offsets may not be enough where nobody has said how many partitions there are now.
+NOT_ALL_PARTITIONS = (
+    "every partition of the topics has to be in startingOffsets, or Spark refuses to start: where partitions "
+    "were added since, "
+    "tell how many there are now (kafka_partitions)"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,10 @@ from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.delta_start import NO_TABLE, TABLE_READ
-from airflow_ckpt_provider.guards.kafka_verdicts import NO_BROKER
+from airflow_ckpt_provider.guards.kafka_verdicts import NO_BROKER, NOT_ALL_PARTITIONS
 from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.json_text import load_rendered
+from airflow_ckpt_provider.lakeflow.asked_sources import OFFSETS, TIMES, is_asked
 from airflow_ckpt_provider.lakeflow.rewind_plan import rewind_time
 from airflow_ckpt_provider.units import is_number
 from airflow_ckpt_provider.verdict import Verdict
@@ -38,10 +39,10 @@ WHY_LATER = (
     "files that modifiedAfter left out may be read without it, and a Delta source that has found no new version has written no "
     "position yet"
 )
+#: Options by which a reader ends: with an earlier value it reads less.
+_ENDS = frozenset({"endingOffsets", "endingOffsetsByTimestamp", "endingVersion", "endingTimestamp", "modifiedBefore"})
 #: Time zone in which Spark reads a time that has none.
 _TIME_ZONE = "spark.sql.session.timeZone"
-#: Options by which a Kafka source begins at given offsets or times; a word (``earliest``) holds for every topic.
-_OF_KAFKA = ("startingOffsets", "startingOffsetsByTimestamp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ def judge_positions(
     defaults: Mapping[str, str] | None = None,
     merged: Mapping[str, str] | None = None,
     language: str = "",
-    asked: bool = False,
+    guard_report: Any = None,
 ) -> list[Judgement]:
     """Say what is known of where the reset flows begin.
 
@@ -188,7 +189,8 @@ def judge_positions(
     :param defaults: parameters of the pipeline, which later updates have too.
     :param merged: what is merged into it before the start.
     :param language: ``python`` or ``sql`` where all source code of the pipeline is in it.
-    :param asked: a guard has asked the sources; what it found is judged besides.
+    :param guard_report: what a guard has found of the sources, as
+        :func:`~airflow_ckpt_provider.lakeflow.plan.guard_judgements` takes it; its verdict is judged besides.
     :raises RefusedError: a position belongs to no flow that is reset.
     """
     strange = sorted({position.flow for position in positions} - set(flows))
@@ -212,6 +214,8 @@ def judge_positions(
         found += _missing_sources(flow, own, sources.get(flow) or ())
         for position in own:
             handed = _Handed(parameters, configuration, defaults or {}, merged or {}, language)
+            names = [position.source] if position.source else list(sources.get(flow) or ())
+            asked = is_asked(guard_report, flow, position.options, names if len(names) == 1 else ())
             found += [*_given(position, asked), *_judge(position, handed)]
     return found
 
@@ -270,15 +274,20 @@ class _Handed:
 def _given(position: Position, asked: bool) -> Iterable[Judgement]:
     """What a position does, as whoever worked it out says.
 
-    Of Kafka only a broker knows, of Delta only the table: ``SAFE`` needs a guard's report, or a reason that the table was read.
+    Of Kafka only a broker knows, of Delta only the table: ``SAFE`` needs the report of a guard that has asked for it, or a reason
+    that the table was read.
+
+    :param asked: a guard has asked for what the position begins with.
     """
     verdict, reasons = position.verdict, position.reasons
-    of_kafka = any(position.options.get(name, "").lstrip().startswith("{") for name in _OF_KAFKA)
+    of_kafka = any(position.options.get(name, "").lstrip().startswith("{") for name in (OFFSETS, TIMES))
     table_read = any(reason.startswith(TABLE_READ) for reason in reasons)
     if verdict is Verdict.SAFE and not asked and (of_kafka or (_of_delta(position) and not table_read)):
         verdict, reasons = Verdict.UNKNOWN, (*reasons, NO_BROKER if of_kafka else NO_TABLE)
     if verdict is Verdict.UNKNOWN and asked and (NO_BROKER in reasons or NO_TABLE in reasons):
-        return
+        reasons = tuple(reason for reason in reasons if reason not in (NO_BROKER, NO_TABLE, NOT_ALL_PARTITIONS))
+        if not reasons:
+            return
     if verdict is not Verdict.SAFE:
         why = "; ".join(reasons) or "as whoever worked it out says"
         yield Judgement(verdict, f"{position.label}: {_shown(position)}: {why}")
@@ -368,11 +377,14 @@ def _compare(position: Position, option: str, key: str, there: str, where: str, 
     if _same(wanted, there, zone):
         return Judgement(Verdict.SAFE, f"{position.label}: {option}={wanted} is in {where} as {key}, {read}")
     order = _order(wanted, there, zone)
+    read_again = (Verdict.WILL_DUPLICATE, "what lies between is written again")
+    not_read = (Verdict.WILL_LOSE, "what lies between is never read")
     verdict, effect = {
         None: (Verdict.UNKNOWN, _why_not(wanted, there, zone)),
-        -1: (Verdict.WILL_DUPLICATE, "which is earlier: what lies between is written again"),
-        1: (Verdict.WILL_LOSE, "which is later: what lies between is never read"),
+        -1: not_read if option in _ENDS else read_again,
+        1: read_again if option in _ENDS else not_read,
     }[order]
+    effect = {-1: f"which is earlier: {effect}", 1: f"which is later: {effect}"}.get(order or 0, effect)
     what = f"{position.label}: {option} has to be {wanted}"
     return Judgement(verdict, f"{what}, but {where} has {key}={there}, {effect}")
 
@@ -382,7 +394,10 @@ def _text(value: Any) -> str:
 
 
 def _why_not(wanted: str, there: str, zone: str) -> str:
-    times = [value for value in (_value(wanted), _value(there)) if isinstance(value, datetime)]
+    values = _value(wanted), _value(there)
+    if all(isinstance(value, dict) for value in values):
+        return "which names other partitions, or words in place of offsets: it cannot be compared with it"
+    times = [value for value in values if isinstance(value, datetime)]
     if len(times) < 2:
         return "which cannot be compared with it"
     known = f"{_TIME_ZONE} is {zone}" if zone else f"the configuration has no {_TIME_ZONE}"
@@ -396,7 +411,7 @@ def _same(a: str, b: str, zone: str) -> bool:
     if a == b:
         return True
     first, second = _pair(a, b, zone)
-    return first is not None and first == second
+    return first is not None and first == second and isinstance(first, bool) == isinstance(second, bool)
 
 
 def _pair(a: str, b: str, zone: str) -> tuple[Any, Any]:
@@ -436,12 +451,19 @@ def _order(wanted: str, there: str, zone: str) -> int | None:
 
 
 def _offsets(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Offsets of the same partitions; none where one of them is a word of Kafka's (-1, -2) or missing."""
-    pairs = []
-    for topic, partitions in a.items():
-        for partition, offset in (partitions if isinstance(partitions, dict) else {}).items():
-            other = (b.get(topic) or {}).get(partition) if isinstance(b.get(topic), dict) else None
-            if not isinstance(offset, int) or not isinstance(other, int) or min(offset, other) < 0:
-                return []
-            pairs.append((offset, other))
-    return pairs
+    """Offsets of the same partitions; none where one of them is a word of Kafka's (-1, -2), or only one side has it."""
+    first, second = _by_partition(a), _by_partition(b)
+    if first.keys() != second.keys():
+        return []
+    pairs = [(offset, second[key]) for key, offset in first.items()]
+    known = all(isinstance(each, int) and each >= 0 for pair in pairs for each in pair)
+    return pairs if known else []
+
+
+def _by_partition(offsets: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    """Offset of each topic and partition; what has another form is under the topic alone."""
+    found: dict[tuple[str, str], Any] = {}
+    for topic, partitions in offsets.items():
+        each = partitions if isinstance(partitions, dict) else {"": None}
+        found |= {(topic, partition): offset for partition, offset in each.items()}
+    return found

@@ -97,6 +97,7 @@ def plan_pipeline_reset(
             hint="give wait_for, or configuration_after='keep'",
         )
     judgements = [judgement for flow in flows for judgement in _names(examined, flow)]
+    guarded = guard_judgements(guard_report)
     emptied = wiped_tables(examined, request) if request.empties else ()
     if request.dry_run:
         judgements.append(
@@ -112,9 +113,9 @@ def plan_pipeline_reset(
             defaults=parameters_of(examined.pipeline),
             merged=merged.values,
             language=language_of(examined.spec),
-            asked=bool(guard_judgements(guard_report)),
+            guard_report=guard_report,
         )
-        judgements += guard_judgements(guard_report)
+        judgements += guarded
         judgements += _selections(examined, request, flows)
         judgements += judge_refresh(workspace, examined, request, emptied)
         judgements += judge_other_fields(request)

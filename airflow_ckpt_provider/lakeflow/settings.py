@@ -91,13 +91,14 @@ def merge_configuration(
 ) -> None:
     """Merge keys into a pipeline's configuration and read them back; all other settings stay as they are.
 
-    A second call of the same caller changes nothing.
+    A second call of the same caller changes nothing, and does not write over what somebody has set in between.
 
     :param values: key -> value.
     :param by: who does it; the same for all attempts.
     :param keep: keys that stay when the others are put back.
     :param flows: the flows that read them.
-    :raises RefusedError: another caller's keys have not been put back, or the workspace does not keep the settings.
+    :raises RefusedError: another caller's keys have not been put back, somebody has changed one of this caller's, or the
+        workspace does not keep the settings.
     """
     before: Mapping[str, Any] | None = None
     for _ in range(_TRIES):
@@ -113,6 +114,8 @@ def merge_configuration(
         if all(there.get(key) == value for key, value in values.items()):
             _see_the_rest(pipeline_id, before, pipeline)
             return
+        if mark:
+            _refuse_edits(pipeline_id, there, mark)
         former = {key: there.get(key) for key in values} | (mark["was"] if mark else {})
         ours = {**(mark["set"] if mark else {}), **values}
         noted = json.dumps(
@@ -197,6 +200,20 @@ def put_back_configuration(
         hint=f"the former values are in its configuration under {MARK}: put them back by hand, or by "
         "PipelineConfigurationPutBackOperator",
     )
+
+
+def _refuse_edits(pipeline_id: str, there: Mapping[str, str], mark: Mapping[str, Any]) -> None:
+    """See that each key has the value that it was given, or its former one.
+
+    :raises RefusedError: somebody has given it another one, which would be lost when the former one is put back.
+    """
+    for key, value in mark["set"].items():
+        if there.get(key) not in (value, mark["was"].get(key)):
+            raise RefusedError(
+                f"pipeline {pipeline_id}: somebody has set {key} of its configuration to {there.get(key)!r} since "
+                f"{mark.get('by')} has set it to {value!r}",
+                hint=f"set it to {value!r} again, or end that run: PipelineConfigurationPutBackOperator leaves their value",
+            )
 
 
 def _is_of(by: str, whose: str) -> bool:

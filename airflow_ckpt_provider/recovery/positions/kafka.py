@@ -12,17 +12,12 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset
-from airflow_ckpt_provider.guards.kafka_verdicts import NO_BROKER
+from airflow_ckpt_provider.guards.kafka_verdicts import NO_BROKER, NOT_ALL_PARTITIONS
 from airflow_ckpt_provider.recovery.positions.position import Alternative, SourcePosition
 from airflow_ckpt_provider.verdict import Verdict
 
 #: What Spark reads as "the earliest offset of the partition".
 EARLIEST = -2
-_NEVER_ALL = (
-    "every partition of the topics has to be in startingOffsets, or Spark refuses to start: where partitions "
-    "were added since, "
-    "tell how many there are now (kafka_partitions)"
-)
 
 
 def kafka_position(
@@ -36,7 +31,7 @@ def kafka_position(
     :param partitions: topic -> how many partitions it has now; ``None``: not known.
     """
     start, added = _with_added(offset.partitions, partitions)
-    reasons = [_NEVER_ALL] if partitions is None else []
+    reasons = [NOT_ALL_PARTITIONS] if partitions is None else []
     if added:
         reasons.append(f"partitions added since, read from their earliest offset: {', '.join(added)}")
     text = offsets_json(start)
@@ -75,7 +70,7 @@ def kafka_position_by_clock(
         "producers' and need not rise",
         "a partition without such a record starts at its latest offset (startingOffsetsByTimestampStrategy)",
     ]
-    reasons += [_NEVER_ALL] if partitions is None else []
+    reasons += [NOT_ALL_PARTITIONS] if partitions is None else []
     reasons += [f"partitions added since: {', '.join(added)}"] if added else []
     return SourcePosition(
         source=source,

@@ -11,6 +11,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from databricks.sdk.service.pipelines import PipelinesAPI
 
+from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.hooks.databricks_pipelines import DatabricksPipelinesHook
 from airflow_ckpt_provider.lakeflow.settings import MARK, PutBack, merge_configuration, put_back_configuration
 from airflow_ckpt_provider.operators.pipeline_configuration import PipelineConfigurationPutBackOperator
@@ -20,6 +21,7 @@ from tests.fake_databricks.pace import Pace
 from tests.fake_databricks.pipelines import Pipeline
 from tests.support import lakeflow_resets
 from tests.support.attempts import Killed, Task
+from tests.support.guard_reports import delta_report, kafka_report
 
 KEY = "orders.startingOffsets"
 OFFSETS = '{"orders-events": {"0": 20}}'
@@ -28,7 +30,7 @@ BEFORE = {"startingOffsets": "earliest", "spark.sql.shuffle.partitions": "8"}
 WANTED = {"startingOffsets": OFFSETS}
 POSITION = {"orders": {"options": {"startingOffsets": OFFSETS}, "carried_by": {"startingOffsets": "startingOffsets"}}}
 #: What a guard says that has asked the broker: without it no position of Kafka is safe.
-ASKED = {"verdict": "SAFE", "reasons": []}
+ASKED = kafka_report("orders-events")
 
 
 @pytest.fixture
@@ -247,6 +249,25 @@ def test_somebody_edits_another_setting_at_the_same_moment(
     assert pipeline.parameters == {"region": "us"}
 
 
+def test_a_retry_does_not_write_over_what_somebody_has_set_since(workspace: FakeWorkspace, pipeline: Pipeline) -> None:
+    """It took its own former value for the one to put back, and their edit was gone without a trace."""
+    hook = DatabricksPipelinesHook()
+    merge_configuration(hook, pipeline.pipeline_id, WANTED, "me")
+    theirs = {**pipeline.configuration, "startingOffsets": "latest"}
+    pipeline.edit({**pipeline.spec, "configuration": theirs})
+    with pytest.raises(
+        RefusedError, match="somebody has set startingOffsets of its configuration to 'latest' since me"
+    ):
+        merge_configuration(hook, pipeline.pipeline_id, WANTED, "me")
+    assert pipeline.configuration == theirs
+    found = put_back_configuration(hook, pipeline.pipeline_id, "me")
+    assert (found.put_back, found.changed_since) == ({}, {"startingOffsets": "latest"})
+    merge_configuration(hook, pipeline.pipeline_id, WANTED, "me")
+    pipeline.edit({**pipeline.spec, "configuration": {**pipeline.configuration, "startingOffsets": "latest"}})
+    merge_configuration(hook, pipeline.pipeline_id, WANTED, "me")  # its former value is nobody's edit
+    assert pipeline.configuration["startingOffsets"] == OFFSETS
+
+
 def test_what_was_not_put_back_is_not_reported_as_put_back(
     workspace: FakeWorkspace, pipeline: Pipeline, just_before_an_edit: Callable[[Callable[[], None]], None]
 ) -> None:
@@ -416,6 +437,7 @@ def test_a_version_stays_that_the_flow_may_still_need(
 ) -> None:
     position = {"orders": {"options": {"startingVersion": "7"}, "carried_by": {"startingVersion": "version"}}}
     about = {"starting_positions": position, "configuration": {"version": "7"}, "configuration_after": after}
+    about["guard_report"] = {"orders": delta_report("s3://lake/orders-events")}
     plan = Task(lambda: reset(pipeline, mode="plan", **about)).attempt()["plan"]
     assert plan["verdict"] == verdict
     assert ("leave version in the configuration" in plan["steps"]) is (after != "put_back")

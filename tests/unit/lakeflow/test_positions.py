@@ -10,13 +10,36 @@ import pytest
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.delta_start import NO_TABLE, TABLE_READ
 from airflow_ckpt_provider.guards.kafka_verdicts import NO_BROKER
+from airflow_ckpt_provider.guards.report import GuardReport, PartReport, SourceReport
+from airflow_ckpt_provider.lakeflow.asked_sources import OFFSETS, TIMES
 from airflow_ckpt_provider.lakeflow.positions import judge_positions, positions_of
 from airflow_ckpt_provider.lakeflow.recovery_steps import AboutFlow
 from airflow_ckpt_provider.verdict import Verdict
 
+#: What is asked of guards: for all that the position names.
+FITTING = object()
+
+
+def report_of(given: Any) -> dict[str, Any]:
+    """The report of guards that have asked for all that positions name, under the name of their flow."""
+    options = [position.options for position in positions_of(given)]
+    kafka = [
+        PartReport(f"{topic}-{n}", Verdict.SAFE, {"topic": topic, "partition": int(n), "earliest": 0, "latest": 9})
+        for each in options
+        for name in (OFFSETS, TIMES)
+        if each.get(name, "").startswith("{")
+        for topic, partitions in json.loads(each[name]).items()
+        for n in partitions
+    ]
+    sources = (
+        SourceReport("0", "kafka", parts=tuple(kafka)),
+        SourceReport("1", "delta", facts={"table": "file:///t", "start_version": 1, "latest_version": 12}),
+    )
+    return {"f": GuardReport("the checkpoint of f", sources).to_json()}
+
 
 def verdicts(
-    given: Any, *, there: dict[str, str] | None = None, sources: Any = None, asked: bool = True
+    given: Any, *, there: dict[str, str] | None = None, sources: Any = None, report: Any = FITTING
 ) -> list[tuple[str, str]]:
     found = judge_positions(
         ["f"],
@@ -24,7 +47,7 @@ def verdicts(
         {"f": ["t"]} if sources is None else sources,
         parameters={},
         configuration=there or {},
-        asked=asked,
+        guard_report=report_of(given) if report is FITTING else report,
     )
     return [(judgement.verdict.value, judgement.reason) for judgement in found]
 
@@ -122,6 +145,13 @@ def test_of_a_flow_that_is_not_reset() -> None:
         ("startingOffsets", '{"t":{"0":5}}', '{"t":{"0":-1}}', "UNKNOWN"),
         ("startingOffsets", '{"t":{"0":5}}', '{"u":{"0":5}}', "UNKNOWN"),
         ("startingOffsets", '{"t":{"0":5}}', "earliest", "UNKNOWN"),
+        ("startingOffsets", '{"t":{"0":5}}', '{"t":{"0":5,"1":900}}', "UNKNOWN"),
+        ("startingOffsets", '{"t":{"0":5}}', '{"t":{"0":5},"u":{"0":900}}', "UNKNOWN"),
+        ("startingVersion", "1", "true", "UNKNOWN"),
+        ("endingVersion", "9", "3", "WILL_LOSE"),
+        ("endingVersion", "9", "12", "WILL_DUPLICATE"),
+        ("endingOffsets", '{"t":{"0":9}}', '{"t":{"0":3}}', "WILL_LOSE"),
+        ("modifiedBefore", "2026-08-20T05:00:00Z", "2026-08-19T05:00:00Z", "WILL_LOSE"),
     ],
 )
 def test_what_the_code_has(option: str, wanted: Any, there: str, verdict: str) -> None:
@@ -172,14 +202,14 @@ def test_a_position_of_kafka_is_safe_only_where_a_guard_has_asked(option: str) -
     by_hand = {"options": {option: '{"t":{"0":5}}'}, "deployed": True}
     worked_out = {**by_hand, "verdict": "UNKNOWN", "reasons": [NO_BROKER]}
     for given in (by_hand, {**by_hand, "verdict": "SAFE"}, worked_out):
-        found = verdicts({"f": given}, asked=False)
+        found = verdicts({"f": given}, report=None)
         assert [verdict for verdict, _ in found] == ["UNKNOWN", "SAFE"]
         assert NO_BROKER in found[0][1]
         assert [verdict for verdict, _ in verdicts({"f": given})] == ["SAFE"]
     other = {**worked_out, "reasons": ["it cannot be known"]}
     assert [verdict for verdict, _ in verdicts({"f": other})] == ["UNKNOWN", "SAFE"]
     word = {"options": {"startingOffsets": "earliest"}, "deployed": True}
-    assert [verdict for verdict, _ in verdicts({"f": word}, asked=False)] == ["SAFE"]
+    assert [verdict for verdict, _ in verdicts({"f": word}, report=None)] == ["SAFE"]
 
 
 @pytest.mark.parametrize("options", [{"startingVersion": "5"}, {"startingTimestamp": "2026-11-22T08:00:00Z"}])
@@ -187,14 +217,16 @@ def test_a_position_of_delta_is_safe_only_where_the_table_was_read(options: dict
     by_hand = {"options": options, "deployed": True}
     worked_out = {**by_hand, "verdict": "UNKNOWN", "reasons": [NO_TABLE]}
     for given in (by_hand, {**by_hand, "verdict": "SAFE"}, worked_out):
-        found = verdicts({"f": given}, asked=False)
+        found = verdicts({"f": given}, report=None)
         assert [verdict for verdict, _ in found] == ["UNKNOWN", "SAFE"]
         assert NO_TABLE in found[0][1]
-        assert [verdict for verdict, _ in verdicts({"f": given})] == ["SAFE"]
+        # Which version a time means, a report does not say.
+        by_version = ["SAFE"] if "startingVersion" in options else ["UNKNOWN", "SAFE"]
+        assert [verdict for verdict, _ in verdicts({"f": given})] == by_version
     read = {**by_hand, "verdict": "SAFE", "reasons": [f"{TABLE_READ}it has all"]}
-    assert [verdict for verdict, _ in verdicts({"f": read}, asked=False)] == ["SAFE"]
+    assert [verdict for verdict, _ in verdicts({"f": read}, report=None)] == ["SAFE"]
     of_kafka = {"options": {"startingTimestamp": "1700000000000"}, "deployed": True}
-    assert [verdict for verdict, _ in verdicts({"f": of_kafka}, asked=False)] == ["SAFE"]
+    assert [verdict for verdict, _ in verdicts({"f": of_kafka}, report=None)] == ["SAFE"]
 
 
 def test_every_source_of_a_join() -> None:
@@ -204,3 +236,63 @@ def test_every_source_of_a_join() -> None:
     assert "joins or unions a, b: there is no starting position for b" in found[0][1]
     both = {"f": [*one["f"], {"source": "b", "options": {"startingVersion": "2"}, "deployed": True}]}
     assert {verdict for verdict, _ in verdicts(both, sources={"f": ["a", "b"]})} == {"SAFE"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "part", "verdict"),
+    [
+        ({"t": {"0": 5}}, {"topic": "t", "partition": 0, "earliest": 5, "latest": 5}, "SAFE"),
+        ({"t": {"0": -2}}, {"topic": "t", "partition": 0, "earliest": 5, "latest": 9}, "SAFE"),
+        ({"t": {"0": 4}}, {"topic": "t", "partition": 0, "earliest": 5, "latest": 9}, "UNKNOWN"),
+        ({"t": {"0": 10}}, {"topic": "t", "partition": 0, "earliest": 5, "latest": 9}, "UNKNOWN"),
+        ({"t": {"0": 5}}, {"topic": "payments", "partition": 0, "earliest": 0, "latest": 9}, "UNKNOWN"),
+        ({"t": {"0": 5, "1": 5}}, {"topic": "t", "partition": 0, "earliest": 0, "latest": 9}, "UNKNOWN"),
+        ({"t": {"1": 5}}, {"topic": "t", "partition": 0, "earliest": 0, "latest": 9}, "UNKNOWN"),
+        ({"t": {"0": 5}}, {"topic": "t", "partition": 0, "earliest": None, "latest": None}, "UNKNOWN"),
+    ],
+)
+def test_a_report_is_about_the_offsets_that_a_position_names(
+    wanted: dict[str, Any], part: dict[str, Any], verdict: str
+) -> None:
+    """The report of another topic, or of later offsets, has asked for nothing of this position."""
+    given = {"f": {"options": {"startingOffsets": json.dumps(wanted)}, "deployed": True}}
+    report = GuardReport("c", (SourceReport("0", "kafka", parts=(PartReport("p", Verdict.SAFE, part),)),)).to_json()
+    for each in (report, {"any name": report}, json.dumps(report)):
+        found = verdicts(given, report=each)
+        assert found[0][0] == verdict, found
+    bare = verdicts(given, report={"verdict": "SAFE", "reasons": []})
+    assert bare[0][0] == "UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "table", "verdict"),
+    [
+        ("5", "f", "s3://lake/t", "SAFE"),
+        ("5", "", "t", "SAFE"),
+        ("5", "t", "s3://lake/t", "SAFE"),
+        ("5", "", "s3://lake/t", "UNKNOWN"),
+        ("5", "g", "s3://lake/t", "UNKNOWN"),
+        ("2", "f", "s3://lake/t", "UNKNOWN"),
+        ("99", "f", "s3://lake/t", "UNKNOWN"),
+    ],
+)
+def test_a_report_is_about_the_table_and_version_of_a_position(
+    version: str, name: str, table: str, verdict: str
+) -> None:
+    given = {"f": {"options": {"startingVersion": version}, "deployed": True}}
+    source = SourceReport("0", "delta", facts={"table": table, "start_version": 3, "latest_version": 12})
+    report = GuardReport("c", (source,)).to_json()
+    found = verdicts(given, report={name: report} if name else report)
+    assert found[0][0] == verdict, found
+
+
+def test_what_no_broker_answers_stays_unknown() -> None:
+    """The records' timestamps need not rise: a broker that has everything does not change that."""
+    by_clock = {"startingOffsetsByTimestamp": '{"t":{"0":5}}'}
+    given = {
+        "f": {"options": by_clock, "deployed": True, "verdict": "UNKNOWN", "reasons": ["need not rise", NO_BROKER]}
+    }
+    ((verdict, reason), _) = verdicts(given)
+    assert verdict == "UNKNOWN"
+    assert "need not rise" in reason
+    assert NO_BROKER not in reason
