@@ -90,7 +90,7 @@ def unchanged_backup(
         if type(asked) is not int or asked < restorable_batches or (with_sources and "sources" not in newest.facts):
             return None
         hashes, is_same = side_by_side(
-            lambda: _hashes(place, newest.batch_id), lambda: _is_same_commit(place, newest, commit)
+            lambda: _hashes(place, newest.batch_id), lambda: is_same_commit(place, newest, commit)
         )
         return newest if is_same and hashes == newest.facts.get(_LOGS) else None
 
@@ -108,8 +108,14 @@ def _written(commit: StoredFile | None) -> dict[str, str] | None:
     return said or None
 
 
-def _is_same_commit(place: Location, backup: Manifest, commit: StoredFile) -> bool:
-    """Whether the commit was not written again since it was backed up."""
+def is_same_commit(place: Location, backup: Manifest, commit: StoredFile) -> bool:
+    """Whether the newest commit of a backup was not written again since it was backed up.
+
+    :param place: the checkpoint.
+    :param backup: the backup.
+    :param commit: the file that the checkpoint has of that commit now.
+    :return: ``False`` also where that cannot be known.
+    """
     before = backup.facts.get(_COMMIT)
     if before is None or before != _written(commit):
         return False

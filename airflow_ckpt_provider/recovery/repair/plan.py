@@ -43,6 +43,7 @@ class RepairPlan(Plan):
     :param findings: what the doctor found, as plain JSON.
     :param fingerprint: of the checkpoint when the plan was made.
     :param before: path -> size of all visible files when the plan was made; empty in plans of earlier versions.
+    :param doubts: why what comes from backups may not be what the checkpoint has lost, in words.
     :param continued: it was begun before and is continued with.
     """
 
@@ -60,6 +61,7 @@ class RepairPlan(Plan):
     findings: tuple[Mapping[str, Any], ...]
     fingerprint: str
     before: Mapping[str, int] = field(default_factory=dict)
+    doubts: tuple[str, ...] = ()
     continued: bool = field(default=False, compare=False)
 
     kind: ClassVar[str] = "repair"
@@ -89,7 +91,16 @@ class RepairPlan(Plan):
         """What has to be accepted: batches that reached a sink may be run again, and the sink was not asked."""
         if self.verdict is not Verdict.UNKNOWN or not self.repairable or not self.changes:
             return ()
-        return (Risk("sink_unknown", f"{_batches(self.replayed)} run again, and the sink was not asked"),)
+        asked = "the sink was not asked (`airflow-ckpt rewind CHECKPOINT --to-current --sink SINK` asks it)"
+        if self.replayed:
+            why = [f"{_batches(self.replayed)} run again, and {asked}"]
+        else:
+            why = (
+                []
+                if self.doubts
+                else [f"the query continues after batch {self.batch_id}, not where its logs end, and {asked}"]
+            )
+        return (Risk("sink_unknown", " ".join([*why, *self.doubts])),)
 
     @property
     def writes_offsets(self) -> Collection[str]:
@@ -122,12 +133,15 @@ class RepairPlan(Plan):
         """What ``apply`` does, in order."""
         if not self.repairable or self.already_done:
             return ()
-        touched = len(self.deletes) + len(self.rewrites) + len(self.fetches)
-        steps = ["check that nobody writes, seal the checkpoint", f"set aside what is there of {touched} files"]
+        paths = (*self.deletes, *self.rewrites, *(entry.path for entry, _ in self.fetches))
+        there = tuple(path for path in paths if path in self.before or not self.before)
+        steps = ["check that nobody writes, seal the checkpoint"]
+        if there:
+            steps.append(f"set {_count(there)} aside")
         if self.fetches:
             backups = ", ".join(sorted({backup for _, backup in self.fetches}))
-            paths = tuple(entry.path for entry, _ in self.fetches)
-            steps.append(f"fetch {_count(self.fetches)} from backup {backups}: {some(paths)}")
+            fetched = tuple(entry.path for entry, _ in self.fetches)
+            steps.append(f"fetch {_count(self.fetches)} from backup {backups}: {some(fetched)}")
         if self.rewrites:
             steps.append(f"write {some(tuple(self.rewrites))} again")
         if self.deletes:
@@ -175,6 +189,7 @@ class RepairPlan(Plan):
             "findings": [dict(finding) for finding in self.findings],
             "checkpoint_fingerprint": self.fingerprint,
             "before": dict(self.before),
+            **({"doubts": list(self.doubts)} if self.doubts else {}),
         }
 
     @classmethod
@@ -196,6 +211,7 @@ class RepairPlan(Plan):
             findings=tuple(value["findings"]),
             fingerprint=value["checkpoint_fingerprint"],
             before=value.get("before", {}),
+            doubts=tuple(value.get("doubts", ())),
             continued=True,
         )
 

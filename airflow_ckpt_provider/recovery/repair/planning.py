@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from airflow_ckpt_provider.backup.beside import repair_place
 from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.id_changes import IdChange
 from airflow_ckpt_provider.backup.records import new_plan_id
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.stream_names import stream_name
@@ -31,7 +33,12 @@ from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, RepositoryError
 from airflow_ckpt_provider.recovery.repair.cut import Cut, Search, find_cut, unreadable_entry
 from airflow_ckpt_provider.recovery.repair.plan import RepairPlan
-from airflow_ckpt_provider.recovery.repair.sources import Backups, backups_of_same_history
+from airflow_ckpt_provider.recovery.repair.sources import (
+    Backups,
+    backups_of_same_history,
+    id_given_since,
+    query_id_in,
+)
 from airflow_ckpt_provider.recovery.restore.relocate import (
     absolute_uris,
     holds_absolute_paths,
@@ -77,7 +84,7 @@ def plan_repair(
     :raises RefusedError: the query id is no UUID; it is sealed by a repair that was begun with another repository.
     """
     if query_id:
-        _metadata(query_id)
+        query_id = _checked_id(query_id)
     location = checkpoint.location
     there = inspect_target(location)
     if there.seal and there.seal.plan_id != seal_id:
@@ -87,7 +94,13 @@ def plan_repair(
         raise NotACheckpointError(f"{location} is not a checkpoint", hint="give the checkpointLocation of the query")
     seen = examine(tree, contents=contents)
     findings = check(seen)
-    backups = backups_of_same_history(repository, seen, name=name) if repository else None
+    backups = backups_of_same_history(repository, seen, name=name, query_id=query_id) if repository else None
+    since = None
+    if repository and backups and backups.query_id and not (query_id or query_id_in(seen)):
+        since = id_given_since(backups.query_id, location, repository)
+    if repository and since:
+        query_id = since.new or None  # a reset to a new checkpoint does not know the id that Spark has made
+        backups = backups_of_same_history(repository, seen, name=name, query_id=since.new or f"after {since.plan_id}")
     plan = RepairPlan(
         plan_id=seal_id or new_plan_id(),
         name=stream_name(repository, location, name),
@@ -112,7 +125,7 @@ def plan_repair(
         return replace(
             plan, verdict=Verdict.WILL_FAIL, reasons=tuple(f"{f.message}. {f.kind.remedy}" for f in hopeless)
         )
-    return _planned(plan, seen, findings, backups, query_id)
+    return _planned(plan, seen, findings, backups, query_id, since)
 
 
 def _as_it_stands(seen: Examination) -> dict[str, Any]:
@@ -122,7 +135,12 @@ def _as_it_stands(seen: Examination) -> dict[str, Any]:
 
 
 def _planned(
-    plan: RepairPlan, seen: Examination, findings: tuple[Finding, ...], backups: Backups | None, query_id: str | None
+    plan: RepairPlan,
+    seen: Examination,
+    findings: tuple[Finding, ...],
+    backups: Backups | None,
+    query_id: str | None,
+    since: IdChange | None,
 ) -> RepairPlan:
     elsewhere = backups.files() if backups else []
     known = {file.path for file, _ in elsewhere}
@@ -162,6 +180,9 @@ def _planned(
         return replace(plan, verdict=Verdict.WILL_FAIL, reasons=(*reasons, *_LEFT))
     given_up = any(f.kind is kinds.REPARTITION_UNFINISHED for f in findings)  # it is not run again, by nobody
     newest = max((*seen.logged, *seen.committed), default=-1) - given_up
+    doubts = tuple(_doubts([fetch for fetch in taken.values() if fetch], backups, query_id))
+    verdict = _verdict(seen, cut)
+    by_record = METADATA_FILE in rewrites and since is not None
     return replace(
         plan,
         batch_id=cut.batch_id,
@@ -170,14 +191,42 @@ def _planned(
         deletes=tuple(sorted({*cut.deletes, *debris} - {e.path for e, _ in fetches} - set(rewrites))),
         fetches=tuple(fetch for fetch in fetches if fetch[0].path not in rewrites),
         rewrites=rewrites,
-        verdict=_verdict(seen, cut),
-        reasons=_reasons(seen, cut, search, findings),
+        verdict=Verdict.UNKNOWN if doubts and verdict is Verdict.SAFE else verdict,
+        reasons=(
+            *_reasons(seen, cut, search, findings),
+            *([f"The query id is the one that {since.kind} {since.plan_id} gave."] if since and by_record else []),
+            *doubts,
+        ),
+        doubts=doubts,
     )
 
 
+def _doubts(taken: list[tuple[FileEntry, str]], backups: Backups | None, query_id: str | None) -> Iterator[str]:
+    """Why what comes from backups may not be what the checkpoint has lost."""
+    if backups is None:
+        return
+    strange = sorted({backup_id for _, backup_id in taken} - backups.of_this_run)
+    if strange:
+        yield (
+            f"Whether backup {', '.join(strange)} is of the run that the checkpoint continues is not known: its newest batch "
+            "was written again since, or is missing. If batches ran again with other code, its state is another one."
+        )
+    fetched = next((backup_id for entry, backup_id in taken if entry.path == METADATA_FILE), None)
+    if fetched and not query_id:
+        yield (
+            f"The query id is that of backup {fetched}. A reset or rewind that this repository does not know may have given "
+            "another one since; with an old one the sink skips batches silently. Take it from the logs of the last run "
+            "(`Query [id = …`) and give it (query_id / --query-id)."
+        )
+
+
 def _metadata(query_id: str) -> bytes:
+    return json.dumps({"id": query_id}, separators=(",", ":")).encode()
+
+
+def _checked_id(query_id: str) -> str:
     try:
-        return json.dumps({"id": str(uuid.UUID(query_id))}, separators=(",", ":")).encode()
+        return str(uuid.UUID(query_id))
     except ValueError as e:
         raise RefusedError(
             f"the query id {query_id!r} is no UUID", hint="take it from the logs of a former run: `Query [id = …`"
@@ -239,7 +288,8 @@ def _is_repartition(seen: Examination, batch_id: int) -> bool:
 
 def _reasons(seen: Examination, cut: Cut, search: Search, findings: tuple[Finding, ...]) -> tuple[str, ...]:
     after = cut.batch_id
-    reasons = [f"batch {batch} is no target: {why}" for batch, why in sorted(search.failures.items(), reverse=True)[:5]]
+    tried = sorted(((batch, why) for batch, why in search.failures.items() if batch != after), reverse=True)
+    reasons = [f"batch {batch} is no target: {why}" for batch, why in tried[:5]]
     if cut.elsewhere and not cut.moved:
         reasons.append("What is missing comes back: nothing is lost and nothing is run again.")
     if not cut.moved:

@@ -7,16 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.content_checks import content_damage, read_content
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
+from airflow_ckpt_provider.backup.id_changes import IdChange, id_changes
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.unchanged import is_same_commit
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.doctor.examination import Examination
+from airflow_ckpt_provider.checkpoint.doctor.leftovers import files_beyond
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
-from airflow_ckpt_provider.errors import DamagedBackupError, StorageError, UnreadableLogError
+from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, StorageError, UnreadableLogError
+from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
@@ -27,14 +32,19 @@ Elsewhere = tuple[StoredFile, Callable[[], bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Backups:
-    """Files of the backups that tell the same history as the checkpoint, the newest backup first.
+    """Files of the backups that tell the same history as the checkpoint: those of this run first, of them the newest backup.
 
     :param entries: path -> each content that it has in backups: its entry, and the id of the newest backup that has it. A
         backup copies what is damaged as well as what is whole, so the newest content need not be the right one.
+    :param of_this_run: ids of the backups whose newest batch is the very one that the checkpoint has. The files of others may
+        be of a run that was rewound: an exact replay with other code writes the same log entries, and another state.
+    :param query_id: the id that the query has in the first of them; ``None``: there is none.
     """
 
     repository: Repository
     entries: dict[str, list[tuple[FileEntry, str]]]
+    of_this_run: frozenset[str] = frozenset()
+    query_id: str | None = None
 
     def files(self) -> list[Elsewhere]:
         """All of them, each with what reads it."""
@@ -60,7 +70,9 @@ class Backups:
             raise StorageError(e.findings[0], hint="repair without this repository, or from another one") from e
 
 
-def backups_of_same_history(repository: Repository, seen: Examination, *, name: str | None) -> Backups:
+def backups_of_same_history(
+    repository: Repository, seen: Examination, *, name: str | None, query_id: str | None = None
+) -> Backups:
     """Find the backups whose files may be put back into a checkpoint, but for what is known to be damaged.
 
     A backup of the same query is not enough: after a rewind the same batch can have read other data. Every log entry that both
@@ -69,20 +81,69 @@ def backups_of_same_history(repository: Repository, seen: Examination, *, name: 
     :param repository: the repository.
     :param seen: the checkpoint.
     :param name: name of the stream; by default all in the repository are read.
+    :param query_id: the query's id, where ``metadata`` is lost and somebody knows it.
     """
+    known_id = query_id_in(seen) or query_id
     names = repository.names() if name is None else (name,)
     entries: dict[str, list[tuple[FileEntry, str]]] = {}
     damaged = {path for n in names for path in read_damaged(repository.location, n).objects}
     manifests = [repository.read_manifest(n, id_) for n in names for id_ in repository.backup_ids(n)]
-    for manifest in sorted(manifests, key=lambda m: m.backup_id, reverse=True):
-        if _same_history(repository, manifest, seen):
-            for entry in manifest.files:
-                of_path = entries.setdefault(entry.path, [])
-                if entry.object not in damaged and all(entry.object != known.object for known, _ in of_path):
-                    of_path.append((entry, manifest.backup_id))
+    same = []
+    for manifest in manifests:
+        if known_id in (None, manifest.query_id) and _same_history(repository, manifest, seen):
+            same.append(manifest)
         else:
             log.debug("backup %s of %s is of another history", manifest.backup_id, manifest.name)
-    return Backups(repository, {path: found for path, found in entries.items() if found})
+    of_this_run = frozenset(manifest.backup_id for manifest in same if _is_of_this_run(manifest, seen))
+    same.sort(key=lambda m: (m.backup_id in of_this_run, m.backup_id), reverse=True)
+    for manifest in same:
+        for entry in manifest.files:
+            of_path = entries.setdefault(entry.path, [])
+            if entry.object not in damaged and all(entry.object != known.object for known, _ in of_path):
+                of_path.append((entry, manifest.backup_id))
+    found = {path: of_path for path, of_path in entries.items() if of_path}
+    return Backups(repository, found, of_this_run, same[0].query_id if same else None)
+
+
+def id_given_since(query_id: str, place: Location, repository: Repository) -> IdChange | None:
+    """The newest reset or rewind that has given a query another id, of which a repository knows or the one beside the checkpoint.
+
+    :param query_id: the id before.
+    :param place: the checkpoint.
+    :param repository: the repository.
+    :return: ``None``: none is known.
+    """
+    try:
+        beside = Repository.open_if_there(default_repository(place))
+    except RefusedError:  # the checkpoint is a whole bucket: nothing can be beside it
+        beside = None
+    canonical = place.store.canonical
+    made = {
+        change.old: change
+        for each in (repository, beside)
+        if each
+        for change in id_changes(each)
+        if change.stands and canonical(change.checkpoint) == canonical(place.uri)
+    }
+    newest = None
+    while change := made.pop(newest.new if newest else query_id, None):
+        newest = change
+    return newest
+
+
+def _is_of_this_run(manifest: Manifest, seen: Examination) -> bool:
+    """Whether a file that the backup's newest batch wrote still is the very file: its commit, or a change of its state."""
+    commit = seen.tree.get(f"{COMMITS}/{manifest.batch_id}")
+    if commit is not None and is_same_commit(seen.tree.location, manifest, commit):
+        return True
+    held = {entry.path: entry for entry in manifest.files}
+    for _, file in files_beyond(seen.tree, manifest.batch_id):
+        # An identity that is made of the content says nothing of who wrote it; a snapshot may be older than the batch.
+        if file.identity in (None, file.checksum) or not file.path.endswith((".delta", ".changelog")):
+            continue
+        if (entry := held.get(file.path)) and (entry.size, entry.identity) == (file.size, file.identity):
+            return True
+    return False
 
 
 def _identity(entry: FileEntry) -> str:
@@ -90,9 +151,6 @@ def _identity(entry: FileEntry) -> str:
 
 
 def _same_history(repository: Repository, manifest: Manifest, seen: Examination) -> bool:
-    query_id = _query_id(seen)
-    if query_id is not None and query_id != manifest.query_id:
-        return False
     common = [
         (entry, file)
         for entry in manifest.files
@@ -111,7 +169,8 @@ def _same_history(repository: Repository, manifest: Manifest, seen: Examination)
     return bool(common) and all(is_same(entry, file) for entry, file in common)
 
 
-def _query_id(seen: Examination) -> str | None:
+def query_id_in(seen: Examination) -> str | None:
+    """The id in the checkpoint's ``metadata``; ``None`` where it is missing or cannot be read."""
     file = seen.tree.get(METADATA_FILE)
     try:
         return parse_query_id(seen.tree.read(file)) if file else None

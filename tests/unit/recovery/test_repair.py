@@ -218,10 +218,13 @@ def test_what_a_backup_has_comes_back(kind: str, damage: Callable[[Files], None]
     for path in set(whole) - set(files):
         (place.checkpoint / path).unlink()
     for path, content in files.items():
-        (place.checkpoint / path).write_bytes(content)
+        if content != whole[path]:
+            (place.checkpoint / path).write_bytes(content)
     plan = plan_repair(opened(place), repository=held, name="orders")
     newest = place.sample.rows and max(map(int, place.sample.rows["sample"]))
-    assert (plan.batch_id, plan.replayed, plan.deletes, plan.verdict) == (newest, 0, (), Verdict.SAFE)
+    # A reset may have given the query another id since: this repository does not know of one.
+    verdict = Verdict.UNKNOWN if damage is no_metadata else Verdict.SAFE
+    assert (plan.batch_id, plan.replayed, plan.deletes, plan.verdict) == (newest, 0, (), verdict)
     assert {backup_id for _, backup_id in plan.fetches} <= {backup.backup_id}
     apply_repair(plan, opened(place), repository=held, rest=STOPPED, accept=ACCEPTED)
     assert contents(opened(place).location) == whole
