@@ -10,6 +10,7 @@ from airflow_ckpt_provider.checkpoint.operators import STATE, operator_metadata,
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.resume import ResumePoint
 from airflow_ckpt_provider.checkpoint.tree import Tree
+from airflow_ckpt_provider.verdict import Verdict
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.checkpoint.usage import DirectoryUsage, PartitionUsage
@@ -63,10 +64,17 @@ class Inspection:
     directories: tuple[DirectoryUsage, ...] = ()
     partitions: tuple[PartitionUsage, ...] = ()
 
+    @property
+    def verdict(self) -> Verdict:
+        """That of the logs; ``UNKNOWN`` where they are fine and a file is missing that the next batch needs."""
+        is_safe = self.resume.verdict is Verdict.SAFE
+        return Verdict.UNKNOWN if is_safe and self.findings else self.resume.verdict
+
     def to_json(self) -> dict[str, Any]:
         """The documented keys of ``airflow-ckpt inspect --json``."""
         return {
             **self.progress.to_json(),
+            "verdict": self.verdict.value,
             "resume": self.resume.to_json(),
             "state": {
                 "operators": [operator.to_json() for operator in self.operators],

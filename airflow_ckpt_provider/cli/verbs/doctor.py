@@ -10,13 +10,15 @@ from rich.padding import Padding
 from rich.text import Text
 
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.change.target import read_seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.doctor.undecided import Undecided
 from airflow_ckpt_provider.checkpoint.findings import Finding, Severity
+from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.cli.changing import how_to_apply, show_plan
-from airflow_ckpt_provider.errors import CkptError
+from airflow_ckpt_provider.errors import CkptError, command
 from airflow_ckpt_provider.recovery.repair.apply import RepairOutcome, stop_plan_and_repair
 from airflow_ckpt_provider.recovery.repair.plan import RepairPlan
 from airflow_ckpt_provider.recovery.repair.planning import plan_repair
@@ -41,16 +43,18 @@ def doctor(call: Call) -> Answer:
     contents = not args.skip_contents
     found = checkpoint.diagnose(contents=contents)
     undecided = checkpoint.undecided()
+    seal = read_seal(checkpoint.location)
     advice = advice_on(checkpoint, target=args.target, trigger_seconds=args.trigger)
     document: dict[str, Any] = {
         "uri": checkpoint.location.uri,
+        "seal": seal.sentence if seal else None,
         "findings": [finding.to_json() for finding in found],
         "unknown": [each.to_json() for each in undecided],
         "advice": [finding.to_json() for finding in advice],
         "repair": None,
     }
     if call.screen:
-        _show(checkpoint, found, undecided, advice, call.screen)
+        _show(checkpoint, found, undecided, advice, call.screen, seal=seal)
     if not args.repair:
         return Answer(document, findings=bool(found))
 
@@ -102,8 +106,13 @@ def _show(
     undecided: Sequence[Undecided],
     advice: Sequence[Finding],
     screen: Console,
+    *,
+    seal: Seal | None,
 ) -> None:
     screen.print(terminal.title(checkpoint.location.uri))
+    if seal:
+        screen.print(Text(f"  {seal.path}: {seal.sentence}", style="yellow"))
+        screen.print(f"  next: {command('status', checkpoint.location)} --repository REPOSITORY")
     if not found and not undecided:
         screen.print(Text("  no known damage", style="green"))
     for each in undecided:

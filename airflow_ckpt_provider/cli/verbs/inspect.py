@@ -15,6 +15,7 @@ from airflow_ckpt_provider.checkpoint.usage import DirectoryUsage, PartitionUsag
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
 from airflow_ckpt_provider.cli.offsets import in_words
+from airflow_ckpt_provider.errors import command
 from airflow_ckpt_provider.storage.location import Location
 
 
@@ -49,7 +50,7 @@ def _show(found: Inspection, behind: dict[str, int | None], screen: Console) -> 
     screen.print(terminal.facts(_facts(found)))
     screen.print()
     screen.print(_headline(found))
-    screen.print(terminal.facts(_next(found.resume)))
+    screen.print(terminal.facts(_next(found)))
     _show_sources(found.resume, behind, screen)
     _show_state(found, screen)
     _show_usage(found, screen)
@@ -81,15 +82,31 @@ def _batches(p: Progress) -> str:
 
 def _headline(found: Inspection) -> Text:
     resume = found.resume
-    start = "Sealed: no Spark starts. Unsealed, it" if found.progress.seal else "At its next start Spark"
-    what = "again, as it was planned" if resume.replay else "on new data"
-    return Text.assemble((start, "bold"), f" runs batch {resume.batch_id} {what}  ", terminal.verdict(resume.verdict))
+    what = f"batch {resume.batch_id} {'again, as it was planned' if resume.replay else 'on new data'}"
+    said = f" runs {what}  "
+    if found.progress.seal:
+        # What the seal alone is about is among the reasons of the logs.
+        is_whole = len(found.findings) <= 1
+        said = f" Unsealed, it runs {what}  " if is_whole else " A change may be unfinished: do not start it  "
+    start = "Sealed: no Spark starts." if found.progress.seal else "At its next start Spark"
+    return Text.assemble((start, "bold"), said, terminal.verdict(found.verdict))
 
 
-def _next(resume: ResumePoint) -> list[tuple[str, str | Text]]:
-    if not resume.watermark_ms:
-        return []
-    return [("watermark", terminal.moment(datetime.fromtimestamp(resume.watermark_ms / 1000, UTC)))]
+def _next(found: Inspection) -> list[tuple[str, str | Text]]:
+    resume, uri = found.resume, found.progress.uri
+    rows: list[tuple[str, str | Text]] = []
+    if resume.watermark_ms:
+        rows.append(("watermark", terminal.moment(datetime.fromtimestamp(resume.watermark_ms / 1000, UTC))))
+    if found.progress.seal:
+        rows.append(("next", f"{command('status', uri)} --repository REPOSITORY"))
+    elif found.findings:
+        rows.append(("next", command("doctor", uri)))
+    elif resume.replay:
+        rows += [
+            ("sink", f"may have rows of batch {resume.batch_id}: foreachBatch, foreach and Kafka write them again"),
+            ("next", f"{command('rewind', uri, '--to-current')} --sink SINK"),
+        ]
+    return rows
 
 
 def _show_sources(resume: ResumePoint, behind: dict[str, int | None], screen: Console) -> None:

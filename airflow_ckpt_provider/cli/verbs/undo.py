@@ -6,6 +6,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
 from airflow_ckpt_provider.cli.changing import how_to_apply, sinks_of
+from airflow_ckpt_provider.errors import command
 from airflow_ckpt_provider.recovery import undo as core
 from airflow_ckpt_provider.recovery.kept_changes import repository_of_change
 
@@ -28,9 +29,14 @@ def undo(call: Call) -> Answer:
         what = "had been undone before" if outcome.already_done else "is undone"
         call.screen.print(terminal.title(f"{outcome.kind.capitalize()} {outcome.plan_id} {what}"))
         rows = [("put back", terminal.count(outcome.put_back, "file"))]
+        if outcome.deleted:
+            rows.append(("removed", terminal.count(outcome.deleted, "file")))
         if outcome.table_version is not None:
             rows.append(("table", f"forward again in version {outcome.table_version}"))
         rows += [("sink", f"{sink['uri']}: {_forward(sink['table_version'])}") for sink in outcome.sinks]
+        if outcome.already_done and not args.plan:
+            at = ("--repository", args.repository) if args.repository else ()
+            rows.append(("next", f"{command('status', checkpoint, *at)} names an older change (undo --plan ID)"))
         call.screen.print(terminal.facts(rows))
     return Answer(outcome.to_json())
 

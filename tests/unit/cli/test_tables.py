@@ -30,6 +30,11 @@ def lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().splitlines()]
 
 
+def words(shown: list[str]) -> str:
+    """What a terminal wraps, in one line."""
+    return " ".join(" ".join(shown).split())
+
+
 def test_inspect(checkpoint: Path):
     finished = run("inspect", checkpoint)
     assert finished.code == 0
@@ -74,6 +79,9 @@ def test_inspect_of_a_batch_that_will_run_again(checkpoint: Path):
     shown = lines(run("inspect", checkpoint).out)
     assert f"  batches       {NEWEST} logged, {NEWEST - 1} committed, gap 1" in shown
     assert f"At its next start Spark runs batch {NEWEST} again, as it was planned  SAFE" in shown
+    # What the logs say is safe, the sink may not be: it may have the rows already.
+    assert f"  sink  may have rows of batch {NEWEST}: foreachBatch, foreach and Kafka write them again" in shown
+    assert f"next airflow-ckpt rewind {checkpoint} --to-current --sink SINK" in words(shown)
     assert shown[shown.index(f"source  kind  {'from':27}  to") + 2] == (
         f"0       file  entry {NEWEST - 1} of its log of files  entry {NEWEST} of its log of files"
     )
@@ -97,7 +105,32 @@ def test_inspect_of_a_sealed_checkpoint(checkpoint: Path):
     plan = run("seal", checkpoint, "--reason", "moving house", "--json").document["plan_id"]
     shown = lines(run("inspect", checkpoint).out)
     assert f"Sealed: no Spark starts. Unsealed, it runs batch {NEWEST + 1} on new data  WILL_FAIL" in shown
+    assert f"next airflow-ckpt status {checkpoint} --repository REPOSITORY" in words(shown)
     assert shown[-1] == f"  ✗ sealed by plan {plan} (moving house): no Spark can start from it"
+
+
+def test_inspect_where_a_file_is_missing_that_the_next_batch_needs(checkpoint: Path):
+    """The logs are fine. It said SAFE, above the line that names the file."""
+    (checkpoint / "state/0/0" / f"{NEWEST}.changelog").unlink()
+    finished = run("inspect", checkpoint)
+    assert finished.code == 1
+    shown = lines(finished.out)
+    assert f"At its next start Spark runs batch {NEWEST + 1} on new data  UNKNOWN" in shown
+    assert f"next airflow-ckpt doctor {checkpoint}" in words(shown)
+    document = run("inspect", checkpoint, "--json").document
+    assert (document["verdict"], document["resume"]["verdict"]) == ("UNKNOWN", "SAFE")
+
+
+def test_inspect_and_doctor_of_a_change_that_is_not_finished(checkpoint: Path):
+    """It said what Spark would run without the seal, as if nothing but the seal were in its way."""
+    run("seal", checkpoint, "--reason", "restore of a backup")
+    (checkpoint / "state/0/0" / f"{NEWEST}.changelog").unlink()
+    shown = lines(run("inspect", checkpoint).out)
+    assert "Sealed: no Spark starts. A change may be unfinished: do not start it  WILL_FAIL" in shown
+    assert f"next airflow-ckpt status {checkpoint} --repository REPOSITORY" in words(shown)
+    told = lines(run("doctor", checkpoint).out)
+    assert "sealed by plan" in told[1]
+    assert f"next: airflow-ckpt status {checkpoint} --repository REPOSITORY" in words(told)
 
 
 def test_backup(checkpoint: Path, tmp_path: Path):
