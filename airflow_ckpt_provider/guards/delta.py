@@ -27,6 +27,7 @@ from airflow_ckpt_provider.guards.delta_feed import judge_feed
 from airflow_ckpt_provider.guards.delta_log import (
     CATALOG_MANAGED,
     CLOCKS,
+    DELTA_LOG,
     AddedFile,
     DeltaCommit,
     DeltaLog,
@@ -161,11 +162,13 @@ class _Look:
             return self._made(facts, None)
         # What delta-rs has not read itself may have features that it does not know.
         features = state.features if state and not self.described else self.log.named_features()
-        if managed := sorted(features & CATALOG_MANAGED):
+        managed = sorted(features & CATALOG_MANAGED)
+        if managed or (self.log.staged and not state and not features):
             self.lost = None
+            has = f"the table has the feature {managed[0]}" if managed else f"{DELTA_LOG}/{self.log.staged} has commits"
             self._add(
                 Verdict.UNKNOWN,
-                f"the table has the feature {managed[0]}: its newest versions may not be in its log yet, so neither where it "
+                f"{has}: its newest versions may not be in its log yet, so neither where it "
                 "ends nor what changed there is known",
             )
             return self._made(facts, None)

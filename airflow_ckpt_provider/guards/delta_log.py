@@ -7,6 +7,7 @@ replace them. Only for its first snapshot does it need a state of the table, whi
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,14 +22,18 @@ from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
 
 DELTA_LOG = "_delta_log"
-#: Table features under which the newest commits may not be in the table's log, but in ``_commits`` or ``_staged_commits``
-#: below it until somebody copies them.
+#: Table features under which the newest commits may not be in the table's log, but in one of :data:`STAGED` until somebody
+#: copies them.
 CATALOG_MANAGED = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"})
+#: Directories in it: commits that a catalog has and that are not published yet.
+STAGED = ("_staged_commits", "_commits")
 #: Directory in it: parts of V2 checkpoints.
 SIDECARS = "_sidecars"
 #: Clocks of Spark's driver and of the table's writer may differ by this much.
 CLOCKS = timedelta(minutes=5)
 _COMMIT = re.compile(r"(\d{20})\.json")
+#: Number of all parts in the name of one part of a checkpoint.
+_PART = re.compile(r"\.\d{10}\.(\d{10})")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\.\d{10}\.\d{10}|\.[0-9a-f-]{36})?\.(parquet|json)")
 #: Action -> the form of those of its fields that are read later than the commit itself; each may be missing.
 _FORMS: dict[str, dict[str, type]] = {
@@ -109,12 +114,14 @@ class DeltaLog:
     :param commits: version -> when its file was written, ascending; those that are still there.
     :param checkpoints: version -> when its checkpoint was written, ascending.
     :param names: names of all commits and checkpoints.
+    :param staged: the directory in which a catalog keeps commits that are not in the log yet; empty: there is none.
     """
 
     table: Location
     commits: dict[int, datetime | None]
     checkpoints: dict[int, datetime | None]
     names: tuple[str, ...] = ()
+    staged: str = ""
     _contents: dict[str, bytes] = field(default_factory=dict)
     _read: dict[int, DeltaCommit] = field(default_factory=dict)
 
@@ -204,12 +211,18 @@ def read_delta_log(table: Location) -> DeltaLog:
     commits: dict[int, datetime | None] = {}
     checkpoints: dict[int, datetime | None] = {}
     names = []
-    for file in table.list(DELTA_LOG).files:
+    parts: Counter[tuple[int, int]] = Counter()
+    listing = table.list(DELTA_LOG)
+    for file in listing.files:
         name = file.path.rpartition("/")[2]
         if match := _COMMIT.fullmatch(name):
             commits[int(match[1])] = file.modified
         elif match := _CHECKPOINT.fullmatch(name):
-            checkpoints[int(match[1])] = file.modified
+            version, part = int(match[1]), _PART.fullmatch(match[2] or "")
+            if part:  # one of several: it is a checkpoint with all of them only
+                parts[version, int(part[1])] += 1
+            if not part or parts[version, int(part[1])] == int(part[1]):
+                checkpoints[version] = file.modified
         else:
             continue
         names.append(name)
@@ -221,7 +234,8 @@ def read_delta_log(table: Location) -> DeltaLog:
             path=f"{DELTA_LOG}/{checkpoint}",
             hint=f"commits up to {commit_path(newest)} are missing: copy them from where the table came from",
         )
-    return DeltaLog(table, dict(sorted(commits.items())), dict(sorted(checkpoints.items())), tuple(names))
+    staged = next((name for name in STAGED if name in listing.directories), "")
+    return DeltaLog(table, dict(sorted(commits.items())), dict(sorted(checkpoints.items())), tuple(names), staged)
 
 
 def in_words(ranges: Sequence[range], *, one: str, many: str) -> str:

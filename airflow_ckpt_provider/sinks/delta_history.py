@@ -36,6 +36,8 @@ from airflow_ckpt_provider.storage.location import Location
 
 #: What our own rollback writes into ``commitInfo``, so that a run that was killed finds it.
 PLAN_KEY = "airflowCkptPlan"
+#: Takes files out of a table that are lost.
+FSCK = "FSCK"
 #: Operations that write the rows again that they leave in a table, where they take a whole file out of it.
 _BY_ROW = frozenset({"DELETE", "UPDATE", "MERGE"})
 #: No version at all; -1 is the emptiness before version 0.
@@ -49,7 +51,8 @@ def read_table_history(table: Location) -> TableHistory:
     :raises RefusedError: there is no Delta table.
     :raises UnreadableLogError: a commit cannot be parsed, or one in the middle is missing.
     """
-    versions = list(read_delta_log(table).commits)
+    log = read_delta_log(table)
+    versions = list(log.commits)
     if not versions:
         raise RefusedError(
             f"{table} is not a Delta table: it has no commits in {DELTA_LOG}/",
@@ -78,19 +81,23 @@ def read_table_history(table: Location) -> TableHistory:
         (metadata or {}).get("id"),
         features,
         {key: str(value) for key, value in ((metadata or {}).get("configuration") or {}).items()},
-        doubt=_doubt_of(features),
+        doubt=doubt_of(features, staged="" if protocol else log.staged),
         is_described=metadata is not None and protocol is not None,
     )
 
 
-def _doubt_of(features: frozenset[str]) -> str | None:
-    """Why the newest versions may be elsewhere: the catalog of such a table keeps commits that are not in its log yet."""
+def doubt_of(features: frozenset[str], *, staged: str = "") -> str | None:
+    """Why the newest versions may be elsewhere: the catalog of such a table keeps commits that are not in its log yet.
+
+    :param features: of the table.
+    :param staged: see :class:`~airflow_ckpt_provider.guards.delta_log.DeltaLog`; empty where the features are all known: a table
+        that has lost the feature keeps the directory.
+    """
     managed = sorted(features & CATALOG_MANAGED)
-    return (
-        f"the table has the feature {managed[0]}: its newest versions may not be in its log; name the table, not its directory"
-        if managed
-        else None
-    )
+    if not managed and not staged:
+        return None
+    has = f"the table has the feature {managed[0]}" if managed else f"{DELTA_LOG}/{staged} has commits of a catalog"
+    return f"{has}: its newest versions may not be in its log; name the table, not its directory"
 
 
 def features_of(metadata: Mapping[str, Any], protocol: Mapping[str, Any]) -> frozenset[str]:
@@ -240,6 +247,10 @@ def _commit(
     if operation == "RESTORE":
         found = same if to is None else to  # the files show which version it was at a time
         restored = NO_VERSION if found is None or was_cut else found
+    elif "commitInfo" not in {key for action in actions for key in action} and same is not None and changes:
+        restored = (
+            same  # nobody says what it was: a commitInfo is optional, and the files are those of an older version
+        )
     added = {a["add"]["path"] for a in actions if "add" in a}
     is_all = writes_all(operation, info.get("operationParameters") or {})
     # In a log that was cleaned up, files that it does not name may be left.
@@ -252,7 +263,7 @@ def _commit(
         time=commit_time(info),
         operation=operation,
         txns=txns,
-        changes_data=any(change.get("dataChange", True) for change in changes if change),
+        changes_data=operation == FSCK or any(change.get("dataChange", True) for change in changes if change),
         restored=restored,
         rows=_rows(info, actions),
         plan_id=plan_id,

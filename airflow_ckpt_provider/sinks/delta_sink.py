@@ -10,7 +10,7 @@ from airflow_ckpt_provider.guards import delta_client
 from airflow_ckpt_provider.guards.delta_log import interval, is_delta_table, read_delta_log
 from airflow_ckpt_provider.sinks.data_files import missing_data_file, missing_for_version
 from airflow_ckpt_provider.sinks.delta import equal_versions, judge_start
-from airflow_ckpt_provider.sinks.delta_history import features_of, read_table_history
+from airflow_ckpt_provider.sinks.delta_history import doubt_of, features_of, read_table_history
 from airflow_ckpt_provider.sinks.delta_rollback import (
     TableTarget,
     committed_by,
@@ -366,11 +366,13 @@ def described(place: Location, history: TableHistory) -> TableHistory:
         log.info("%s", e)
         return history
     features = history.features | features_of({"configuration": state.configuration, "schemaString": state.schema}, {})
+    features |= state.features
     return replace(
         history,
+        doubt=doubt_of(features),
         table_id=history.table_id or state.table_id,
         configuration=state.configuration,
-        features=features | state.features,
+        features=features,
         is_described=True,
     )
 

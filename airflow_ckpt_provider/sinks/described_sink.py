@@ -19,7 +19,7 @@ from airflow_ckpt_provider.sinks.delta_rollback import restored_since
 from airflow_ckpt_provider.sinks.delta_sink import brought_forward
 from airflow_ckpt_provider.sinks.described_history import described_history, is_row_change
 from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind, SinkStart
-from airflow_ckpt_provider.sinks.named_tables import TableEngine, engine_named
+from airflow_ckpt_provider.sinks.named_tables import TableEngine, engine_named, in_sql
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport
 from airflow_ckpt_provider.sinks.sink import Sink
@@ -62,8 +62,8 @@ class DescribedTable(SinkContent):
         if report.rollback is None:
             return report
         how = (
-            f"RESTORE TABLE {self.sink.table} TO VERSION AS OF {report.rollback.to_version} by {self.engine.words}; it still "
-            "remembers its newer batches, so the query gets a new id"
+            f"RESTORE TABLE {in_sql(self.sink.table)} TO VERSION AS OF {report.rollback.to_version} by {self.engine.words}; it "
+            "still remembers its newer batches, so the query gets a new id"
         )
         facts = {"table_id": self.table.table_id or ""}
         return replace(report, rollback=replace(report.rollback, how=how, facts=facts))
@@ -223,8 +223,8 @@ class DescribedSink(SinkKind):
                 f"{change.report.uri} was written to since rewind {change.plan_id}: it is at version {history.newest}, the "
                 f"roll-back was {rolled_back}",
                 hint=change.instead_of_undo(
-                    f"restore version {rolled_back}, without what was written since (RESTORE TABLE {_name(change)} TO VERSION AS "
-                    f"OF {rolled_back})"
+                    f"restore version {rolled_back}, without what was written since (RESTORE TABLE {_in_sql(change)} TO VERSION "
+                    f"AS OF {rolled_back})"
                 ),
             )
         return rolled_back
@@ -261,7 +261,7 @@ class DescribedSink(SinkKind):
         """
         name, uri = _name(change), change.report.uri
         theirs = ", ".join(c.describe() for c in history.commits if before < c.version < lost)
-        by_hand = f"RESTORE TABLE {name} TO VERSION AS OF {lost - 1}"
+        by_hand = f"RESTORE TABLE {in_sql(name)} TO VERSION AS OF {lost - 1}"
         failed = _sent(engine, name, lost - 1, change.plan_id)
         now = self._history(change)
         back = _restored_in(now, lost - 1, after=lost)
@@ -284,13 +284,17 @@ def _name(change: SinkChange) -> str:
     return change.report.uri.partition(":")[2]
 
 
+def _in_sql(change: SinkChange) -> str:
+    return in_sql(_name(change))
+
+
 def _expect_kept(change: SinkChange, history: TableHistory, done: int, plan_id: str) -> None:
     """See that nobody restored the table since to what it was before our ``RESTORE``.
 
     :raises RefusedError: somebody has.
     """
     if (by := history.left_by(done)) is not None:
-        raise restored_since(change.report.uri, _name(change), plan_id, done, by.describe())
+        raise restored_since(change.report.uri, _in_sql(change), plan_id, done, by.describe())
 
 
 def _check_lost(change: SinkChange, history: TableHistory) -> None:
@@ -303,7 +307,7 @@ def _check_lost(change: SinkChange, history: TableHistory) -> None:
         raise RefusedError(
             f"the roll-back of {change.report.uri} in version {lost} took out rows that somebody wrote just before; "
             "nothing was changed by this attempt",
-            hint=f"give the rows back by hand (RESTORE TABLE {_name(change)} TO VERSION AS OF {lost - 1}), then take the plan "
+            hint=f"give the rows back by hand (RESTORE TABLE {_in_sql(change)} TO VERSION AS OF {lost - 1}), then take the plan "
             f"back: `{change.undo_command}`",
         )
 

@@ -9,6 +9,7 @@ set aside, for readers that do not go through the log would see them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import unquote, urlsplit
@@ -27,6 +28,8 @@ from airflow_ckpt_provider.verdict import Verdict
 
 SINK_LOG = "_spark_metadata"
 _COMPACT = ".compact"
+#: So many of the entries are compared with the compacted one that has taken them in.
+_TAKEN_IN = 20
 _KNOWN = frozenset({1})
 
 
@@ -313,11 +316,13 @@ def _damage(place: Location, log: Mapping[tuple[int, bool], StoredFile]) -> tupl
     """What of the newest compacted entry and of those after it is damaged: these are what every reader of the sink reads.
 
     A query reads them when it compacts the log, every tenth batch by default. Data files are looked for of the entries after the
-    compacted one: older ones may have been deleted on purpose, and no start and no rollback changes that.
+    compacted one, and of its last line, which its own batch has written: older ones may have been deleted on purpose, and no
+    start and no rollback changes that.
     """
     base = max((number for number, compact in log if compact), default=-1)
     found: list[str] = []
     recent: dict[str, int | None] = {}
+    whole: dict[str, int | None] | None = None
     for (number, compact), file in sorted(log.items()):
         if number < base or (number == base and not compact):
             continue
@@ -326,7 +331,16 @@ def _damage(place: Location, log: Mapping[tuple[int, bool], StoredFile]) -> tupl
         except UnreadableLogError as e:
             found.append(f"{e.message}: readers of the sink fail, and so does the query when it compacts the log")
         else:
-            recent |= {} if compact else named
+            if compact:
+                whole, named = named, dict(list(named.items())[-1:])
+            recent |= named
+    if whole is not None:
+        before = _before(place, log, base)
+        if lost := sorted(before.keys() - whole.keys()):
+            found.append(
+                f"{SINK_LOG}/{base}{_COMPACT} lacks {lost[0]} ({len(lost):,} files), which an entry before it names: readers do "
+                "not get their rows, unless the output option retention dropped them"
+            )
     there = place.walk() if recent else {}
     gone = [
         path
@@ -338,6 +352,24 @@ def _damage(place: Location, log: Mapping[tuple[int, bool], StoredFile]) -> tupl
             f"{SINK_LOG} names {gone[0]}, which is missing or has another size ({len(gone):,} files): their rows are missing"
         )
     return tuple(found)
+
+
+def _before(
+    place: Location, log: Mapping[tuple[int, bool], StoredFile], base: int, *, most: int = _TAKEN_IN
+) -> dict[str, int | None]:
+    """What entries name that a compacted one has taken in; Spark deletes them some minutes later.
+
+    :param base: number of the compacted entry.
+    :param most: how many to read at most, the newest ones.
+    """
+    numbers = sorted(number for number, compact in log if not compact and number < base)
+    found: dict[str, int | None] = {}
+    for number in numbers[-most:] if most else ():
+        with suppress(
+            UnreadableLogError, FileNotFoundError
+        ):  # no reader needs it, and Spark may have deleted it just now
+            found |= _named(place, log[number, False], number)
+    return found
 
 
 def obstacle_to_rollback(place: Location, *, unwritten: frozenset[int] = frozenset()) -> str | None:
@@ -377,6 +409,9 @@ def _rollback(
             f"{SINK_LOG} was compacted and purged beyond batch {batch_id}: which files belong to the batches after it is not "
             "known any more"
         )
+    # With the output option retention a compacted entry lacks files that an entry before it still names.
+    taken_in = {key: file for key, file in log.items() if key[0] > batch_id and not key[1]}
+    everything |= _before(place, taken_in, newest + 1, most=len(taken_in)).keys()
     data = []
     for path in sorted(everything - kept):
         relative = inside(place, path)

@@ -98,6 +98,12 @@ def quoted(name: str) -> str:
     return ".".join(f"`{part.replace('`', '``')}`" for part in parts_of(name))
 
 
+def in_sql(name: str) -> str:
+    """A name for a statement that a person runs: parts that are no plain identifiers are quoted, others stay as they are."""
+    plain = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+    return ".".join(p if plain.fullmatch(p) else "`" + p.replace("`", "``") + "`" for p in parts_of(name))
+
+
 def prefixed(text: str) -> tuple[str, str] | None:
     """The engine and the name of a text such as ``unity:main.sales.orders``; ``None`` for another text.
 

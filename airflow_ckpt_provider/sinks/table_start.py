@@ -9,6 +9,7 @@ from datetime import datetime
 
 from airflow_ckpt_provider.checkpoint.gaps import gaps, runs
 from airflow_ckpt_provider.guards.delta_log import in_words
+from airflow_ckpt_provider.sinks.delta_history import FSCK
 from airflow_ckpt_provider.sinks.earlier_run import NONE_PLANNED, of_a_later_run, of_an_earlier_run
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.table_history import TableCommit, TableHistory
@@ -78,7 +79,7 @@ class TableStart:
         missing = _missing_between(self, first, last)
         committed = self._committed()
         of_others = (*of_an_earlier_run(committed, self.planned), *of_a_later_run(committed, self.complete_at))
-        doubts = [*_doubled(kept), *self._lost_below(first), *self._replaced(), *of_others]
+        doubts = [*_doubled(kept), *self._lost_below(first), *self._replaced(), *self._lost_files(), *of_others]
         if missing:
             doubts.append(
                 f"the table has no commit of {words_of(missing)}, though it has older and newer ones: their rows are missing if "
@@ -114,6 +115,17 @@ class TableStart:
             f"{words_of(runs(gone))} is not known"
         ]
 
+    def _lost_files(self) -> list[str]:
+        """Files that were lost, and taken out of the table for that reason, after a batch of the stream."""
+        own = [i for i, commit in enumerate(self.before) if self.ids.is_own(commit)]
+        found = [commit for commit in self.before[own[0] :] if commit.operation == FSCK and commit.removed]
+        lost = {path for commit in found for path in commit.removed}
+        batches = runs(self.batches_of(commit for commit in self.before if lost & commit.added))
+        if not found:
+            return []
+        rows = f"the rows of {words_of(batches)}" if batches else "rows"
+        return [f"{found[-1].describe()} took files out of the table because they were lost: {rows} are missing"]
+
     def _lost_below(self, oldest: int) -> list[str]:
         """Batches below the oldest one in the table that it had once, and what left it before that one was written."""
         written = self.batches_of((*self.history.commits, *self.history.left))
@@ -122,12 +134,30 @@ class TableStart:
                 f"{words_of(lost)} were taken out of the table and not written again: their rows are missing if they had any"
             ]
         first = next(i for i, c in enumerate(self.before) if self.ids.is_own(c))
+        if self._begins_late(oldest):
+            return [
+                f"the table begins with batch {oldest} of the query, and its log is whole: if it was dropped and recreated "
+                f"since, the rows of {words_of(runs(range(oldest)))} are missing"
+            ]
         if oldest > 0 and self.history.gap is not None and self.history.gap <= first:
             return [
                 f"the table begins with batch {oldest} of the query, and snapshots left it before that one was written: whether "
                 "they had older batches is not known"
             ]
         return []
+
+    def _begins_late(self, oldest: int) -> bool:
+        """Whether Delta's own sink, which commits every batch, has no commit of the first ones in a log that is whole.
+
+        Where others wrote batches into the table too, one of them may be another id of the query: see :meth:`_strange`.
+        """
+        if self.history.format != "delta" or not self.history.is_whole or oldest == 0:
+            return False
+        if self.ids.writes_as(self.history) != self.ids.current or len(self.ids.all) > 1 or self._strangers():
+            return False
+        if any(commit.is_all and self.ids.is_own(commit) for commit in self.before):
+            return False  # in complete mode each batch has all rows
+        return any(batch not in self.unwritten for batch in range(oldest))
 
     def _strange(self, oldest: int) -> list[str]:
         """Unknown ids that may be the stream's, if the table is not right then.

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
 from airflow_ckpt_provider.checkpoint.source_offsets import parse_offset
 from airflow_ckpt_provider.guards.delta import DeltaGuard
-from airflow_ckpt_provider.guards.delta_log import CATALOG_MANAGED
+from airflow_ckpt_provider.guards.delta_log import CATALOG_MANAGED, read_delta_log
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings
 from airflow_ckpt_provider.guards.report import SourceReport
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
@@ -91,3 +93,79 @@ def test_any_other_table_is_judged_by_its_log(tmp_path: Path) -> None:
     table = table_with(tmp_path, None)
     assert judge(table, 7).verdict is Verdict.WILL_FAIL
     assert inspect_sink(Sink(place=open_location(str(table))), QueryIds.of(QUERY), 4, 6).verdict is Verdict.SAFE
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_the_feature_stands_in_the_checkpoint_of_the_log_alone(readable: bool, tmp_path: Path) -> None:
+    """The commits that name it were cleaned up. It was SAFE at batch 4, though 5 and 6 are in the table."""
+    table = table_with(tmp_path, "catalogManaged")
+    checkpoint = table / "_delta_log" / f"{2:020d}.checkpoint.parquet"
+    if readable:
+        write_checkpoint(checkpoint, features=["catalogManaged", "inCommitTimestamp", "vacuumProtocolCheck"])
+    else:
+        checkpoint.write_bytes(b"no parquet")
+    for version in range(3):
+        (table / "_delta_log" / f"{version:020d}.json").unlink()
+    report = inspect_sink(Sink(place=open_location(str(table))), QueryIds.of(QUERY), 4, 6)
+    assert report.verdict is Verdict.UNKNOWN
+    assert "its newest versions may not be in its log" in report.reasons[-1]
+    assert judge(table, 7).verdict is Verdict.UNKNOWN
+
+
+def write_checkpoint(file: Path, *, features: list[str]) -> None:
+    """A checkpoint of the log with a protocol, the table's metadata and no files."""
+    names = pa.list_(pa.string())
+    protocol = pa.struct(
+        [
+            ("minReaderVersion", pa.int32()),
+            ("minWriterVersion", pa.int32()),
+            ("readerFeatures", names),
+            ("writerFeatures", names),
+        ]
+    )
+    text = pa.map_(pa.string(), pa.string())
+    metadata = pa.struct(
+        [
+            ("id", pa.string()),
+            ("format", pa.struct([("provider", pa.string()), ("options", text)])),
+            ("schemaString", pa.string()),
+            ("partitionColumns", names),
+            ("configuration", text),
+        ]
+    )
+    rows = [
+        {
+            "protocol": {
+                "minReaderVersion": 3,
+                "minWriterVersion": 7,
+                "readerFeatures": features,
+                "writerFeatures": features,
+            }
+        },
+        {
+            "metaData": {
+                "id": "tid",
+                "format": {"provider": "parquet", "options": []},
+                "schemaString": json.dumps(SCHEMA),
+                "partitionColumns": [],
+                "configuration": [],
+            }
+        },
+    ]
+    schema = pa.schema([("protocol", protocol), ("metaData", metadata)])
+    pq.write_table(
+        pa.Table.from_pylist([{"protocol": None, "metaData": None, **row} for row in rows], schema=schema), file
+    )
+
+
+def test_a_part_of_a_checkpoint_is_none(tmp_path: Path) -> None:
+    """A writer that was killed leaves one part of two: the commits below it are needed still."""
+    table = table_with(tmp_path, None)
+    log = table / "_delta_log"
+    (log / f"{3:020d}.checkpoint.{1:010d}.{2:010d}.parquet").write_bytes(b"x")
+    assert read_delta_log(open_location(str(table))).checkpoints == {}
+    (log / f"{0:020d}.json").unlink()
+    assert not read_delta_log(open_location(str(table))).can_rebuild(4)
+    (log / f"{3:020d}.checkpoint.{2:010d}.{2:010d}.parquet").write_bytes(b"x")
+    assert list(read_delta_log(open_location(str(table))).checkpoints) == [3]
+    assert read_delta_log(open_location(str(table))).can_rebuild(4)

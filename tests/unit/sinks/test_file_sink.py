@@ -211,6 +211,39 @@ def test_a_data_file_that_is_missing_or_cut_off(place: Location, content: bytes 
     )
 
 
+@pytest.mark.parametrize("purged", [False, True])
+def test_a_data_file_of_the_batch_that_compacted_the_log(place: Location, purged: bool) -> None:
+    """Every tenth batch by default. It was SAFE: files were looked for of the entries after the compacted one alone."""
+    sink = file_sink(place, NEWEST, compact=NEWEST, purged=purged)
+    assert inspect_file_sink(sink, NEWEST).verdict is Verdict.SAFE
+    sink.delete(f"part {NEWEST}.json")
+    report = inspect_file_sink(sink, NEWEST)
+    assert report.verdict is Verdict.UNKNOWN
+    assert "which is missing or has another size (1 files)" in report.reasons[0]
+
+
+def test_a_compacted_entry_that_lacks_lines(place: Location) -> None:
+    """It was cut off at the end of a line; the entries that it has taken in are still there."""
+    sink = file_sink(place, 12, compact=9)
+    lines = "\n".join(entry(sink, batch) for batch in range(5))
+    sink.replace("_spark_metadata/9.compact", f"v1\n{lines}".encode())
+    report = inspect_file_sink(sink, 12)
+    assert report.verdict is Verdict.UNKNOWN
+    assert "_spark_metadata/9.compact lacks" in report.reasons[0]
+    assert "(4 files), which an entry before it names" in report.reasons[0]
+
+
+def test_what_the_output_option_retention_dropped_leaves_too(place: Location) -> None:
+    """The files of 11 to 13 stayed beside the replay, named by nothing."""
+    sink = file_sink(place, 22, compact=9)
+    sink.delete("_spark_metadata/19")
+    lines = "\n".join(entry(sink, batch) for batch in range(14, 20))
+    sink.replace("_spark_metadata/19.compact", f"v1\n{lines}".encode())
+    rollback = inspect_file_sink(sink, 10).rollback
+    assert rollback
+    assert {f"part {batch}.json" for batch in range(11, 23)} <= set(rollback.paths)
+
+
 def test_a_huge_batch_takes_neither_time_nor_memory(place: Location) -> None:
     sink = file_sink(place / "out")
     report = inspect_file_sink(sink, 10**17)

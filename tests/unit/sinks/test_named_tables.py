@@ -12,7 +12,7 @@ from airflow_ckpt_provider.errors import RefusedError, StorageError, WorkspaceEr
 from airflow_ckpt_provider.lakeflow.queries import warehouse_queries
 from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, roll_back_table
 from airflow_ckpt_provider.sinks.described_history import described_history
-from airflow_ckpt_provider.sinks.named_tables import Described, engine_for, parts_of, prefixed, quoted
+from airflow_ckpt_provider.sinks.named_tables import Described, engine_for, in_sql, parts_of, prefixed, quoted
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.sinks.spark_restore import APPLICATION
 from airflow_ckpt_provider.sinks.spark_tables import DESCRIBE
@@ -31,6 +31,13 @@ from tests.support.delta_batches import append, delta_table
 def test_parts(text: str, parts: tuple[str, ...]) -> None:
     assert parts_of(text) == parts
     assert parts_of(quoted(text)) == parts
+    assert parts_of(in_sql(text)) == parts
+
+
+def test_a_name_in_a_statement_that_a_person_runs() -> None:
+    """Databricks takes a hyphen without backticks for a minus."""
+    assert in_sql("my-catalog.sales.orders") == "`my-catalog`.sales.orders"
+    assert in_sql("`my cat`.sales.`a``b.c`") == "`my cat`.sales.`a``b.c`"
 
 
 @pytest.mark.parametrize(

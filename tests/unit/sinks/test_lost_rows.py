@@ -1,0 +1,71 @@
+"""Rows that left a table while its memory stayed: files that were lost, a recreated table, a restore that names nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from airflow_ckpt_provider.guards.delta_log import commit_path
+from airflow_ckpt_provider.verdict import Verdict
+from tests.support.delta_sink import OTHER, QUERY, Table
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path / "table")
+
+
+def files_of(table: Table, version: int) -> list[Path]:
+    actions = map(json.loads, table.place.read(commit_path(version)).splitlines())
+    return [Path(table.path) / action["add"]["path"] for action in actions if "add" in action]
+
+
+def test_files_that_were_lost_and_taken_out(table: Table) -> None:
+    """It was SAFE: what others delete by their own wish is, and this is not."""
+    table.batch(*range(6))
+    for version in (3, 4):
+        for file in files_of(table, version):
+            file.unlink()
+    DeltaTable(table.path).repair()
+    report = table.look(5)
+    assert report.verdict is Verdict.UNKNOWN
+    assert (
+        "took files out of the table because they were lost: the rows of batches 3 to 4 are missing"
+        in report.reasons[0]
+    )
+
+
+def test_a_restore_that_says_nothing_of_itself(table: Table) -> None:
+    """A commitInfo is optional in Delta's protocol. It was SAFE though batches 3 to 5 had left the table."""
+    table.batch(*range(6)).restore(2)
+    path = Path(table.path) / commit_path(6)
+    lines = [line for line in path.read_text().splitlines() if "commitInfo" not in json.loads(line)]
+    path.write_text("\n".join(lines))
+    report = table.look(5)
+    assert report.verdict is not Verdict.SAFE
+    assert report.batch_id == 2
+    assert report.remembered == 5
+
+
+def test_a_table_that_was_recreated_while_the_query_went_on(table: Table) -> None:
+    """Its log is whole, and begins with batch 5. It was SAFE though no version has the rows of batches 0 to 4."""
+    table.batch(*range(5, 10))
+    report = table.look(9)
+    assert report.verdict is Verdict.UNKNOWN
+    assert "if it was dropped and recreated since, the rows of batches 0 to 4 are missing" in report.reasons[0]
+
+
+@pytest.mark.parametrize("case", ["from the first batch", "cleaned up", "of another id before"])
+def test_an_ordinary_table_is_not_doubted(table: Table, case: str) -> None:
+    if case == "from the first batch":
+        table.batch(*range(10))
+    elif case == "cleaned up":
+        table.batch(*range(10)).clean_log(4)
+    else:
+        table.batch(*range(5), query=OTHER).batch(*range(5, 10))
+    report = table.look(9)
+    assert not any("recreated since" in reason for reason in report.reasons)
+    assert report.verdict is Verdict.SAFE or case == "of another id before", QUERY
