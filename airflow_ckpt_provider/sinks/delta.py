@@ -13,7 +13,7 @@ from airflow_ckpt_provider.sinks.delta_history import changed_settings
 from airflow_ckpt_provider.sinks.earlier_run import NONE_PLANNED
 from airflow_ckpt_provider.sinks.query_ids import QueryIds, strange_ids
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
-from airflow_ckpt_provider.sinks.table_history import TXN_RETENTION, TableHistory
+from airflow_ckpt_provider.sinks.table_history import TXN_RETENTION, TableCommit, TableHistory
 from airflow_ckpt_provider.sinks.table_start import TableStart, words_of
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -279,12 +279,20 @@ def _rollback(start: TableStart) -> tuple[SinkRollback | None, str | None]:
             from_version=history.snapshot_of(history.newest),
             rows=None if None in rows else sum(row or 0 for row in rows),
             batches=len(after) - len(foreign),
-            foreign=tuple(c.describe() for c in foreign),
+            foreign=tuple(_of_others(c, history) for c in foreign),
             feature=features[0] if features else None,
             reverts=_reverted(start, target),
         ),
         None,
     )
+
+
+def _of_others(commit: TableCommit, history: TableHistory) -> str:
+    """What leaves with a rollback; of Delta with the ids whose batches the table still skips."""
+    skipped = ", ".join(f"{id_} up to {batch}" for id_, batch in sorted(commit.txns.items()))
+    if history.format != "delta" or not skipped:
+        return commit.describe()
+    return f"{commit.describe()}, and the table still skips batches of {skipped} when they are written again"
 
 
 def _same_as_newest(history: TableHistory) -> int | None:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
@@ -18,6 +18,7 @@ from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
 from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
 from airflow_ckpt_provider.places import open_place
+from airflow_ckpt_provider.storage import local_store
 from tests.support.spoiled import file_at, spoil
 
 Run = Callable[..., dict[str, Any]]
@@ -142,14 +143,14 @@ def test_what_could_not_be_read_is_tried_again(
     repository = Path(backup["repository"])
     manifest = Repository.open(open_place(str(repository))).manifest()
     lost = file_at(repository, next(e.object for e in manifest.files if e.path == "metadata"))
-    read_bytes = Path.read_bytes
+    opened = local_store._opened_to_read
 
-    def fail(path: Path) -> bytes:
-        if path == lost:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        return read_bytes(path)
+    def fail(path: str) -> BinaryIO:
+        if Path(path) == lost:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return opened(path)
 
-    monkeypatch.setattr(Path, "read_bytes", fail)
+    monkeypatch.setattr(local_store, "_opened_to_read", fail)
     context = run()
     operator = CheckpointVerifyOperator(task_id="v", repository=str(repository), backup_id=backup_id, read_data="all")
     with pytest.raises(StorageError, match=r"^not all could be read: 1 finding"):

@@ -69,3 +69,12 @@ def test_an_ordinary_table_is_not_doubted(table: Table, case: str) -> None:
     report = table.look(9)
     assert not any("recreated since" in reason for reason in report.reasons)
     assert report.verdict is Verdict.SAFE or case == "of another id before", QUERY
+
+
+def test_the_plan_of_a_rollback_names_what_the_table_still_skips(table: Table) -> None:
+    """A foreachBatch that appends two frames, each with an id of its own; one of them is rolled back."""
+    for batch in range(7):
+        table.batch(batch).batch(batch, query=OTHER)
+    rollback = table.look(4).rollback
+    assert rollback
+    assert all(f"still skips batches of {OTHER} up to" in each for each in rollback.foreign)
