@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.source_offsets import IcebergOffset
-from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
-from airflow_ckpt_provider.guards.iceberg_client import metadata_by_name, missing_file
+from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, UnreadableLogError
+from airflow_ckpt_provider.guards.iceberg_client import metadata_by_name, missing_file, missing_file_below
 from airflow_ckpt_provider.guards.iceberg_metadata import (
     SCHEME,
     ancestors,
@@ -117,21 +117,20 @@ class IcebergGuard:
     def _missing(
         self, table: str | Location, metadata: Mapping[str, Any], offset: IcebergOffset
     ) -> Iterator[Judgement]:
-        """Whether a file is missing that the query reads next. Only a catalog says how the table's files are reached."""
+        """Whether a file is missing that the query reads next."""
         unread = _unread(metadata, offset)
         if not unread:
             return
-        if not isinstance(table, str) or not table.startswith(SCHEME):
-            yield Judgement(
-                Verdict.SAFE, "whether its files are there was not looked for: that takes the table's name in a catalog"
-            )
-            return
+        # All files of its first snapshot are read, also those that earlier ones added.
+        whole = offset.snapshot_id if offset.scan_all_files and offset.snapshot_id in unread else None
         try:
-            # All files of its first snapshot are read, also those that earlier ones added.
-            whole = offset.snapshot_id if offset.scan_all_files and offset.snapshot_id in unread else None
-            path = missing_file(table.removeprefix(SCHEME), self._catalog, unread, most=_FILES, whole=whole)
-        except RefusedError as e:
-            yield Judgement(Verdict.UNKNOWN, e.message)
+            if isinstance(table, str) and table.startswith(SCHEME):
+                path = missing_file(table.removeprefix(SCHEME), self._catalog, unread, most=_FILES, whole=whole)
+            else:
+                place, snapshots = located(table, kind=KIND, source=""), snapshots_of(metadata)
+                path = missing_file_below(place, {id_: snapshots[id_] for id_ in unread}, most=_FILES, whole=whole)
+        except (RefusedError, MissingExtraError) as e:
+            yield Judgement(Verdict.UNKNOWN, f"whether its files are there is not known: {e.message}")
             return
         if path:
             yield Judgement(

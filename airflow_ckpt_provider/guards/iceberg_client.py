@@ -15,7 +15,9 @@ from types import ModuleType
 from typing import Any
 
 from airflow_ckpt_provider.errors import CkptError, MissingExtraError, RefusedError, StorageError, package_with
+from airflow_ckpt_provider.guards.iceberg_files import files_below
 from airflow_ckpt_provider.guards.iceberg_metadata import MAIN, SCHEME
+from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)
 
@@ -66,20 +68,45 @@ def missing_file(
     :raises StorageError: the table or its files could not be read.
     """
     table = _load(name, properties)
+    found = {id_: table.snapshot_by_id(id_) for id_ in snapshots}
+    return _missing(f"{SCHEME}{name}", table.io, found, most=most, whole=whole)
+
+
+def missing_file_below(
+    place: Location, snapshots: Mapping[int, Mapping[str, Any]], *, most: int, whole: int | None = None
+) -> str | None:
+    """As :func:`missing_file`, of a table by its directory: pyiceberg parses the manifests, our store reaches the files.
+
+    :param place: the table's directory.
+    :param snapshots: id -> snapshot, as the table's metadata has it.
+    :raises RefusedError: there are more data files; one does not lie in the directory, so that nobody knows how it is reached; or
+        a snapshot names no list of its manifests.
+    :raises MissingExtraError: pyiceberg is not installed.
+    """
+    _client()
+    from pyiceberg.table.snapshots import Snapshot
+
+    for id_, snapshot in snapshots.items():
+        if not snapshot.get("manifest-list"):
+            raise RefusedError(f"snapshot {id_} of {place} names no list of its manifests", hint="it is of format 1")
+    found = {id_: Snapshot.model_validate(dict(snapshot)) for id_, snapshot in snapshots.items()}
+    return _missing(str(place), files_below(place), found, most=most, whole=whole)
+
+
+def _missing(what: str, io: Any, snapshots: Mapping[int, Any], *, most: int, whole: int | None) -> str | None:
     from pyiceberg.manifest import ManifestContent
 
-    with _catalog_errors(f"{SCHEME}{name}: its files could not be read", hint="see whether its store can be reached"):
+    with _catalog_errors(f"{what}: its files could not be read", hint="see whether its store can be reached"):
         wanted: list[str] = []
-        for id_ in snapshots:
-            snapshot = table.snapshot_by_id(id_)
+        for id_, snapshot in snapshots.items():
             if snapshot is None:
-                raise RefusedError(f"snapshot {id_} of {SCHEME}{name} has expired meanwhile", hint="try again")
+                raise RefusedError(f"snapshot {id_} of {what} has expired meanwhile", hint="try again")
             at = snapshot.manifest_list
             try:
-                for manifest in snapshot.manifests(table.io):
+                for manifest in snapshot.manifests(io):
                     if manifest.added_snapshot_id == id_ or (id_ == whole and manifest.content == ManifestContent.DATA):
                         at = manifest.manifest_path
-                        entries = manifest.fetch_manifest_entry(table.io)  # without deleted ones
+                        entries = manifest.fetch_manifest_entry(io)  # without deleted ones
                         wanted += [e.data_file.file_path for e in entries if id_ in (e.snapshot_id, whole)]
             except FileNotFoundError:
                 return str(at)
@@ -89,7 +116,7 @@ def missing_file(
                     hint="nothing to do: a query that lacks one of them fails when it reads it",
                 )
         with ThreadPoolExecutor(_READERS) as pool:
-            there = pool.map(lambda path: table.io.new_input(path).exists(), wanted)
+            there = pool.map(lambda path: io.new_input(path).exists(), wanted)
             return next((path for path, found in zip(wanted, there, strict=True) if not found), None)
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from urllib.parse import unquote, urlsplit
 
 from airflow_ckpt_provider.checkpoint.gaps import gaps
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of, parse_object, split_log
@@ -22,7 +21,7 @@ from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind,
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.hadoop_checksums import hidden_checksum
-from airflow_ckpt_provider.storage.location import Location, safe_relative
+from airflow_ckpt_provider.storage.location import Location, inside
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -447,24 +446,3 @@ def _named(place: Location, file: StoredFile, number: int) -> dict[str, int | No
     entries = [parse_object(line, path=file.path, batch_id=number) for line in lines]
     added = (entry for entry in entries if entry.get("action", "add") == "add" and "path" in entry)
     return {str(entry["path"]): entry["size"] if type(entry.get("size")) is int else None for entry in added}
-
-
-def inside(place: Location, uri: str) -> str | None:
-    """A data file's path relative to the sink, or ``None`` where it lies elsewhere or leads there."""
-    try:
-        parts = urlsplit(uri)
-    except ValueError:  # no URI at all, such as file://[x
-        return None
-    path = unquote(parts.path)
-    if parts.netloc:
-        container, _, account = parts.netloc.partition("@")  # abfss://container@account…/path
-        path = f"{container if account else parts.netloc}{path}"
-    # A NameNode has several names, and a directory of this machine has several by symbolic links.
-    for spelling in (str, place.store.canonical):
-        root = spelling(place.root).rstrip("/") + "/"
-        try:
-            if (found := spelling(path)).startswith(root):
-                return safe_relative(found.removeprefix(root))
-        except ValueError:  # no path of a disk, such as one with a NUL; or one that leads out
-            return None
-    return None

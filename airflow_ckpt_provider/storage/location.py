@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from urllib.parse import unquote, urlsplit
 
 from airflow_ckpt_provider.errors import DamagedFileError, RefusedError, StorageError, TooLargeError, UntrustedError
 from airflow_ckpt_provider.storage.file_set import FileSet
@@ -301,6 +302,31 @@ class Location:
 
     def _relative(self, file: StoredFile) -> StoredFile:
         return file._replace(path=file.path[len(self.root.rstrip("/")) + 1 :])
+
+
+def inside(place: Location, uri: str, *, encoded: bool = True) -> str | None:
+    """The path of a file relative to a place, or ``None`` where it lies elsewhere or leads there.
+
+    :param uri: the file, by whatever name its store has.
+    :param encoded: characters of the path are percent-encoded in it, as Spark's logs have them.
+    """
+    try:
+        parts = urlsplit(uri)
+    except ValueError:  # no URI at all, such as file://[x
+        return None
+    path = unquote(parts.path) if encoded else parts.path
+    if parts.netloc:
+        container, _, account = parts.netloc.partition("@")  # abfss://container@account…/path
+        path = f"{container if account else parts.netloc}{path}"
+    # A NameNode has several names, and a directory of this machine has several by symbolic links.
+    for spelling in (str, place.store.canonical):
+        root = spelling(place.root).rstrip("/") + "/"
+        try:
+            if (found := spelling(path)).startswith(root):
+                return safe_relative(found.removeprefix(root))
+        except ValueError:  # no path of a disk, such as one with a NUL; or one that leads out
+            return None
+    return None
 
 
 def plain_uri(uri: str) -> str:

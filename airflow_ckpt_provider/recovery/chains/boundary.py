@@ -24,11 +24,11 @@ from airflow_ckpt_provider.errors import RefusedError, command
 from airflow_ckpt_provider.recovery.chains.edges import Edge, all_files_read
 from airflow_ckpt_provider.recovery.chains.positions import BEFORE_ALL
 from airflow_ckpt_provider.recovery.chains.stream import ReadStream
-from airflow_ckpt_provider.sinks.file_sink import inside
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.sinks.table_history import TableHistory
+from airflow_ckpt_provider.storage.location import inside
 from airflow_ckpt_provider.verdict import Verdict
 
 

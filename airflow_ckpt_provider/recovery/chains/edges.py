@@ -11,8 +11,7 @@ from airflow_ckpt_provider.checkpoint.sources import files_read
 from airflow_ckpt_provider.errors import RefusedError, command
 from airflow_ckpt_provider.recovery.chains.stream import ReadStream
 from airflow_ckpt_provider.recovery.rewind.asked_sink import AskedSink
-from airflow_ckpt_provider.sinks.file_sink import inside
-from airflow_ckpt_provider.storage.location import plain_uri
+from airflow_ckpt_provider.storage.location import inside, plain_uri
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,9 @@ from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, IcebergOffset
 from airflow_ckpt_provider.checkpoint.sources import files_read
 from airflow_ckpt_provider.errors import CkptError, NotACheckpointError, UnreadableLogError
-from airflow_ckpt_provider.sinks.file_sink import inside
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.sinks.table_history import TableHistory
-from airflow_ckpt_provider.storage.location import Location, plain_uri
+from airflow_ckpt_provider.storage.location import Location, inside, plain_uri
 from airflow_ckpt_provider.verdict import Verdict
 
 #: The verdict on a stream that reads the sink -> the word by which it is accepted.

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import write_manifest_list
 
 from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
 from airflow_ckpt_provider.checkpoint.source_offsets import IcebergOffset, OpaqueOffset, parse_offset
@@ -104,6 +108,12 @@ def test_a_delete(table: Table, reader: dict[str, str], verdict: Verdict) -> Non
 def by_metadata(tmp_path: Path, *snapshots: dict[str, Any], reader: dict[str, str] | None = None) -> SourceReport:
     """Judge a stream that has read up to snapshot 1 of a Hadoop table with these snapshots; the last one is the current one."""
     about = {"table-uuid": "u", "format-version": 2, "refs": {}, "properties": {}, "snapshots": list(snapshots)}
+    tmp_path.mkdir(exist_ok=True)
+    for each in snapshots:
+        each["manifest-list"] = f"{tmp_path}/{each['snapshot-id']}.avro"
+        output = PyArrowFileIO().new_output(each["manifest-list"])
+        with write_manifest_list(2, output, each["snapshot-id"], None, 1, "null"):
+            pass  # no manifest: what was appended has no files
     document = json.dumps({**about, "current-snapshot-id": snapshots[-1]["snapshot-id"]}).encode()
     place = plant(
         open_location(str(tmp_path)), {"metadata/v3.metadata.json": document, "metadata/version-hint.text": b"3"}
@@ -117,7 +127,7 @@ def snapshot(number: int, operation: str | None = "append", *, parent: int | Non
     summary = {} if operation is None else {"summary": {"operation": operation, "added-data-files": "1"}}
     above = {} if parent is None else {"parent-snapshot-id": parent}
     about = {"snapshot-id": number, "timestamp-ms": 1_700_000_000_000 + number, "sequence-number": number}
-    return {**about, **summary, **above, "manifest-list": "x"}
+    return {**about, **summary, **above}
 
 
 @pytest.mark.parametrize("operation", ["overwrite", "delete"])
@@ -158,9 +168,30 @@ def test_a_hadoop_table(table: Table) -> None:
 def test_a_hadoop_table_of_which_something_is_unread(table: Table) -> None:
     head = table.head or 0
     table.rows("c")
-    unread = judge(table, head, where=str(table.as_hadoop_table()))
-    assert (unread.verdict, unread.lost) == (Verdict.SAFE, 0)
-    assert "whether its files are there was not looked for" in unread.reasons[0]
+    where = table.as_hadoop_table()
+    unread = judge(table, head, where=str(where))
+    assert (unread.verdict, unread.lost, unread.reasons) == (Verdict.SAFE, 0, ())
+    next(path for path in (where / "data").rglob("*.parquet") if holds(path, "c")).unlink()
+    report = judge(table, head, where=str(where))
+    assert report.verdict is Verdict.WILL_FAIL
+    assert ".parquet is missing, and the query reads it next" in report.reasons[0]
+    for manifests in (where / "metadata").glob("snap-*.avro"):
+        manifests.unlink()
+    assert "snap-" in judge(table, head, where=str(where)).reasons[0]
+
+
+def holds(file: Path, row: str) -> bool:
+    return row in pq.read_table(file)["row"].to_pylist()
+
+
+def test_a_hadoop_table_whose_files_lie_elsewhere(table: Table, tmp_path: Path) -> None:
+    """It was copied, and its manifests name the old place. It was SAFE."""
+    head = table.head or 0
+    table.rows("c")
+    copied = shutil.copytree(table.as_hadoop_table(), tmp_path / "copied")
+    report = judge(table, head, where=str(copied))
+    assert report.verdict is Verdict.UNKNOWN
+    assert "does not lie in" in report.reasons[0]
 
 
 def test_what_was_not_given(table: Table, tmp_path: Path) -> None:
@@ -366,4 +397,5 @@ def test_a_time_to_expiry_that_is_no_time(tmp_path: Path, age: float) -> None:
     )
     guard = IcebergGuard(GuardSettings(options={"iceberg": {"tables": {"0": place}}}))
     report = guard.judge(GuardedSource(SourceOffset("0", parse_offset(text(1, 2)))))
-    assert (report.verdict, report.seconds_left) == (Verdict.SAFE, None)
+    assert (report.verdict, report.seconds_left) == (Verdict.UNKNOWN, None)
+    assert "names no list of its manifests" in report.reasons[0]

@@ -17,10 +17,10 @@ from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
 from airflow_ckpt_provider.recovery.undo import undo
-from airflow_ckpt_provider.sinks.file_sink import inside, inspect_file_sink
+from airflow_ckpt_provider.sinks.file_sink import inspect_file_sink
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.sink import Sink
-from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.location import Location, inside
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.backups import stream
