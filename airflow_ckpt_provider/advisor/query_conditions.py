@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_ckpt_provider.advisor.condition import ErrorCondition, Remedy, Step
-from airflow_ckpt_provider.advisor.steps import BACKUP, LOOK, NEW_CHECKPOINT, RESTART, REVERT
+from airflow_ckpt_provider.advisor.steps import BACKUP, KEEP_IT, LOOK, NEW_CHECKPOINT, RESTART, REVERT
 
 #: Conditions that only pass on what happened inside.
 WRAPPERS = (
@@ -72,13 +72,42 @@ CONDITIONS = (
         Remedy.RETRY,
         (
             RESTART,
-            Step("If it happens again: more memory, smaller batches (maxOffsetsPerTrigger, maxFilesPerTrigger)."),
+            Step(
+                "If every start runs out of memory in the same batch: more memory. A smaller limit alone (maxOffsetsPerTrigger, "
+                "maxFilesPerTrigger) is for later batches: Spark runs the batch that it has logged again up to its logged end. "
+                "Set the limit, and have the logged batch planned again with it: this shows the plan, --apply applies it.",
+                ("rewind", "{checkpoint}", "--to-latest", "--sink", "{sink}"),
+                "CheckpointRewindOperator",
+            ),
         ),
         patterns=(
             r"java\.lang\.OutOfMemoryError",
             r"ExecutorLostFailure",
             r"Container killed by YARN for exceeding",
             r"OOMKilled",
+        ),
+        vague=True,
+    ),
+    ErrorCondition(
+        "STORAGE-REFUSED",
+        "A store refused a request (rights, an expired credential, too many requests), or a disk is full. The error does not "
+        "say whether it is the place of the checkpoint, a source, the sink or a local disk.",
+        KEEP_IT,
+        Remedy.FIX_STORAGE,
+        (
+            Step("Find the place that the error names, and fix its rights, credentials, space or quota."),
+            Step("Then start the query again: a batch that was not committed is run again.", LOOK.command),
+        ),
+        patterns=(
+            r"No space left on device|Disk quota exceeded|DSQuotaExceededException|NSQuotaExceededException",
+            r"org\.apache\.hadoop\.security\.AccessControlException|Permission denied: user=\S+, access=[A-Z_]+",
+            r"AccessDeniedException: (?:s3a?|abfss?|gs|hdfs|dbfs)://",
+            r"\(Service: (?:Amazon )?S3[;,] Status Code: (?:403|503)\b",
+            r"Error Code: (?:AccessDenied|SlowDown|ExpiredToken)|Please reduce your request rate",
+            r"The (?:provided|security) token (?:has expired|included in the request is expired)|\bExpiredToken(?:Exception)?\b",
+            r"GoogleJsonResponseException: (?:401|403|429|503)\b",
+            r"does not have storage\.[\w.]+ access to the Google Cloud Storage",
+            r'Operation failed: "[^"\n]{0,300}", (?:401|403|429|503), (?:GET|HEAD|PUT|PATCH|POST|DELETE)\b',
         ),
         vague=True,
     ),

@@ -7,6 +7,8 @@ from airflow_ckpt_provider.advisor.steps import (
     BACKUP,
     DIAGNOSE,
     GUARD,
+    GUARD_DELTA,
+    GUARD_ICEBERG,
     GUARD_KAFKA,
     LOOK,
     NEW_CHECKPOINT,
@@ -185,7 +187,7 @@ CONDITIONS = (
                 call="ALTER TABLE {table} SET TBLPROPERTIES ('delta.logRetentionDuration' = 'interval DAYS days', "
                 "'delta.deletedFileRetentionDuration' = 'interval DAYS days')",
             ),
-            GUARD,
+            GUARD_DELTA,
             Step("Where a copy of the table has those versions, point the query there once."),
             BACKUP,
             _DELTA_NEW,
@@ -224,6 +226,7 @@ CONDITIONS = (
                 "older_than of the job that expires them takes precedence.",
                 call="ALTER TABLE {table} SET TBLPROPERTIES ('history.expire.max-snapshot-age-ms' = 'MILLISECONDS')",
             ),
+            GUARD_ICEBERG,
             BACKUP,
             Step(
                 "Start with a new checkpoint directory and stream-from-timestamp; what the expired snapshots added before it has "
@@ -374,6 +377,7 @@ CONDITIONS = (
         (
             Step("Put the file back under the same name (a version of the bucket, a backup); then start again."),
             GUARD,
+            Step("If the query reads a Delta table, name the table.", GUARD_DELTA.command, GUARD_DELTA.operator),
             Step("If its rows are accepted as lost: set spark.sql.files.ignoreMissingFiles=true for one start."),
             Step(
                 "Of a Delta table keep more from now on: DAYS are more than SHOW TBLPROPERTIES names now (default: 7).",

@@ -121,15 +121,22 @@ CONDITIONS = (
     ),
     ErrorCondition(
         "STATE-NOT-WRITTEN",
-        "State could not be written: rights, space, quota, or a store that is down.",
+        "State could not be written: rights, space (also on the executor's own disk, where RocksDB works), quota, or a store "
+        "that is down.",
         KEEP_IT,
         Remedy.FIX_STORAGE,
         (
-            Step("See to rights, space and reachability of {checkpoint} from the executors."),
+            Step(
+                "See to rights, space and reachability of {checkpoint} from the executors, and to space on their own disks "
+                "(spark.local.dir)."
+            ),
             Step("Then start the query again: the batch was not committed and is run again.", LOOK.command),
         ),
         names=("CANNOT_WRITE_STATE_STORE", _LOAD + "FAILED_TO_GET_CHANGELOG_WRITER"),
-        patterns=(r"Error writing state store files",),
+        patterns=(
+            r"Error writing state store files",
+            r"RocksDBException: [^\n]{0,500}?(?:No space left on device|Permission denied|Disk quota exceeded)",
+        ),
     ),
     ErrorCondition(
         "STATE-LINEAGE",

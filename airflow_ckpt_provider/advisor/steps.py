@@ -61,6 +61,15 @@ GUARD_KAFKA = Step(
     ("guard", "{checkpoint}", "--kafka-config", "{kafka_config}"),
     "KafkaRetentionGuardOperator",
 )
+GUARD_DELTA = Step(
+    "See what of the table is gone, and how long the rest is left: 0 stands for the source, by its order in the query.",
+    ("guard", "{checkpoint}", "--option", "delta.table.0={table}"),
+    "DeltaRetentionGuardOperator",
+)
+GUARD_ICEBERG = Step(
+    "See whether the table still has what the query reads next: 0 stands for the source, by its order in the query.",
+    ("guard", "{checkpoint}", "--option", "iceberg.table.0={table}"),
+)
 GUARD = Step("See what of the source is gone, and how long the rest is left.", ("guard", "{checkpoint}"))
 REWIND = Step(
     "List the batches that can be rewound to. With --to-batch N it plans the rewind of checkpoint, state and sink, and --apply "

@@ -105,12 +105,22 @@ def operator_call(operator: str, command: Sequence[str]) -> str:
             argument = _named(next(names, ""), given)
         elif given[2:] in _FLAGS:
             argument = _FLAGS[given[2:]]
+        elif given == "--to-latest":
+            argument = 'to="to_latest"'
+        elif given == "--option":
+            argument = _of_guard(rest.pop(0)) if rest else ""
         else:
             argument = _named(_ARGUMENTS.get(given[2:], ""), rest.pop(0)) if rest else ""
         if not argument:
             return ""
         arguments.append(argument)
     return f"{operator}({', '.join(arguments)})"
+
+
+def _of_guard(option: str) -> str:
+    """``delta.table.0=TABLE`` as the argument of the guard of Delta tables."""
+    table = re.fullmatch(r"delta\.table\.([^=]+)=(.+)", option)
+    return f'tables={{"{table[1]}": {_quoted(table[2])}}}' if table else ""
 
 
 def _named(argument: str, value: str) -> str:

@@ -83,8 +83,8 @@ class DeltaGuard:
         if place is None:
             return not_guarded(
                 source,
-                f"no table was given for source {source.name}: a checkpoint holds the id of a Delta table and "
-                "not its path",
+                f"no table was given for source {source.name} (guard --option delta.table.{source.name}=TABLE): a checkpoint "
+                "holds the id of a Delta table and not its path",
             )
         table = located(place, kind=KIND, source=source.name)
         start, end = _delta(source.start.offset), _delta(source.end)

@@ -73,7 +73,9 @@ class IcebergGuard:
         table = self._tables.get(source.name)
         if table is None:
             return not_guarded(
-                source, f"no table was given for source {source.name}: an offset of Iceberg does not name its table"
+                source,
+                f"no table was given for source {source.name} (guard --option iceberg.table.{source.name}=TABLE): an offset of "
+                "Iceberg does not name its table",
             )
         offset = source.start.offset
         if not isinstance(offset, IcebergOffset) or offset.snapshot_id == -1:

@@ -65,6 +65,7 @@ IN_TUTORIALS = (
     "state file is missing",
     "schema of the source changed",
     "stateful operator was added",
+    "every start runs out of memory",
     "retention is exceeded",
     "topic was deleted and recreated",
     "table was dropped and created again",

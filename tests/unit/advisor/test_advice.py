@@ -207,6 +207,51 @@ POSTED = [
     ),
     ("RESOURCES", "java.lang.OutOfMemoryError: Java heap space"),
     (
+        "LOG-NOT-WRITTEN",
+        "com.google.cloud.hadoop.repackaged.gcs.com.google.api.client.googleapis.json.GoogleJsonResponseException: 403 "
+        "Forbidden\nPOST https://storage.googleapis.com/upload/storage/v1/b/lake/o?name=ck/orders/offsets/12\n\tat "
+        "org.apache.spark.sql.execution.streaming.CheckpointFileManager$.create(CheckpointFileManager.scala:100)",
+    ),
+    (
+        "LOG-NOT-WRITTEN",
+        'Operation failed: "Server failed to authenticate the request.", 403, HEAD, '
+        "https://lake.dfs.core.windows.net/ck/orders?upn=false\n\tat "
+        "org.apache.spark.sql.execution.streaming.CheckpointFileManager.create(CheckpointFileManager.scala:100)",
+    ),
+    (
+        "LOG-NOT-WRITTEN",
+        "com.amazonaws.services.s3.model.AmazonS3Exception: Please reduce your request rate. (Service: Amazon S3; Status "
+        "Code: 503; Error Code: SlowDown)\n\tat org.apache.spark.sql.execution.streaming.CheckpointFileManager.list",
+    ),
+    ("LOG-NOT-WRITTEN", "java.io.FileNotFoundException: /srv/ck/orders/offsets/.12.tmp (Permission denied)"),
+    (
+        "STATE-NOT-WRITTEN",
+        "org.apache.spark.SparkException: Job aborted due to stage failure: org.rocksdb.RocksDBException: While appending to "
+        "file: /tmp/spark-1/StateStoreId(opId=0,partId=0,name=default)-1/workingDir/000012.sst: No space left on device",
+    ),
+    (
+        "STORAGE-REFUSED",
+        "software.amazon.awssdk.services.s3.model.S3Exception: The provided token has expired. (Service: S3, Status Code: 400)",
+    ),
+    (
+        "STORAGE-REFUSED",
+        "com.amazonaws.services.s3.model.AmazonS3Exception: Please reduce your request rate. (Service: Amazon S3; Status "
+        "Code: 503; Error Code: SlowDown)",
+    ),
+    (
+        "STORAGE-REFUSED",
+        "software.amazon.awssdk.services.s3.model.S3Exception: Access Denied (Service: S3, Status Code: 403, Request ID: 1)",
+    ),
+    (
+        "STORAGE-REFUSED",
+        "org.apache.hadoop.security.AccessControlException: Permission denied: user=spark, access=WRITE",
+    ),
+    (
+        "STORAGE-REFUSED",
+        'Operation failed: "Server failed to authenticate the request.", 403, HEAD, https://lake.dfs.core.windows.net/ck',
+    ),
+    ("STORAGE-REFUSED", "Caused by: java.io.IOException: No space left on device"),
+    (
         "ICEBERG-HISTORY-GONE",
         "java.lang.IllegalStateException: Cannot load current offset at snapshot 6207395041398421000, the snapshot was expired "
         "or removed",
@@ -266,10 +311,53 @@ def test_the_topic_is_in_the_command():
     assert any("--entity-name orders " in step.call for step in advice.steps)
 
 
+def test_a_store_that_refuses_is_fixed_and_the_query_started_again():
+    advice = recovery_advice("Caused by: java.io.IOException: No space left on device")
+    assert advice.condition.remedy is Remedy.FIX_STORAGE
+    assert [step.text for step in advice.steps] == [
+        "Find the place that the error names, and fix its rights, credentials, space or quota.",
+        "Then start the query again: a batch that was not committed is run again.",
+    ]
+
+
+def test_a_user_function_that_a_store_refuses_is_not_the_only_thing_named():
+    advice = recovery_advice(
+        "[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function in foreach batch sink.\n"
+        "Caused by: java.nio.file.AccessDeniedException: s3a://lake/tables/orders: getFileStatus"
+    )
+    assert {advice.condition.code, *(other.code for other in advice.also)} == {"USER-FUNCTION", "STORAGE-REFUSED"}
+
+
+def test_a_batch_that_is_too_large_is_planned_again():
+    advice = recovery_advice(
+        "java.lang.OutOfMemoryError: Java heap space\nat x: file:/lake/checkpoints/orders/offsets/3"
+    )
+    command = ("rewind", "/lake/checkpoints/orders", "--to-latest", "--sink", "SINK")
+    (step,) = [step for step in advice.steps if step.command == command]
+    assert "Spark runs the batch that it has logged again up to its logged end" in step.text
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("[DELTA_VERSION_NOT_FOUND] x", "delta.table.0=TABLE"),
+        ("Cannot find next snapshot: as Snapshot 7 expired", "iceberg.table.0=TABLE"),
+    ],
+)
+def test_a_guard_is_told_the_table(text: str, option: str):
+    commands = [step.command for step in recovery_advice(text).steps if step.command[:1] == ("guard",)]
+    assert commands == [("guard", "CHECKPOINT", "--option", option)]
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "all is well",
+        "PermissionError: [Errno 13] Permission denied: '/home/me/.cache/model'",
+        "requests.exceptions.HTTPError: 403 Client Error: Forbidden for url: https://api.example.com/rates",
+        'Operation failed: "the order was cancelled", 17 rows',
+        "the batch has 403 rows, and the one before had 503",
+        'java.security.AccessControlException: access denied ("java.lang.RuntimePermission" "exitVM")',
         "org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012",
         "the function state/0 of batch 4 is fine and offsets/5 exists",
         "{}",

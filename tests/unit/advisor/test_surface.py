@@ -67,6 +67,12 @@ def test_a_task_that_does_what_a_command_does():
         'CheckpointRestoreOperator(repository="s3://b/k", backup_id="latest", target=CHECKPOINT, name="orders", replace=True)'
     )
     assert operator_call("CheckpointRewindOperator", ("rewind", "CHECKPOINT", "--list")) == ""
+    assert operator_call("CheckpointRewindOperator", ("rewind", "CHECKPOINT", "--to-latest", "--sink", "SINK")) == (
+        'CheckpointRewindOperator(checkpoint=CHECKPOINT, to="to_latest", sink=SINK)'
+    )
+    assert operator_call("DeltaRetentionGuardOperator", ("guard", "CHECKPOINT", "--option", "delta.table.0=TABLE")) == (
+        'DeltaRetentionGuardOperator(checkpoint=CHECKPOINT, tables={"0": TABLE})'
+    )
 
 
 def test_every_task_of_the_advice_can_be_written():

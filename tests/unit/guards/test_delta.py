@@ -60,7 +60,8 @@ def test_without_a_table_it_is_unknown(table: Path, ck: Path) -> None:
     report = judge(delta_checkpoint(ck, table, 2), None)
     assert report.verdict is Verdict.UNKNOWN
     assert report.reasons == (
-        "no table was given for source 0: a checkpoint holds the id of a Delta table and not its path",
+        "no table was given for source 0 (guard --option delta.table.0=TABLE): a checkpoint holds the id of a Delta table and "
+        "not its path",
     )
 
 

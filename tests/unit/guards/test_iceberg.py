@@ -199,7 +199,9 @@ def test_what_was_not_given(table: Table, tmp_path: Path) -> None:
     assert judge(table, table.head or 0, where=str(tmp_path / "nothing")).verdict is Verdict.WILL_FAIL
     source = GuardedSource(SourceOffset("0", parse_offset(text(7))))
     report = judge_source(source, [IcebergGuard(GuardSettings())])
-    assert report.reasons == ("no table was given for source 0: an offset of Iceberg does not name its table",)
+    assert report.reasons == (
+        "no table was given for source 0 (guard --option iceberg.table.0=TABLE): an offset of Iceberg does not name its table",
+    )
 
 
 class TestTimeToExpiry:
