@@ -257,7 +257,10 @@ def _by_content(known: Known, ids: QueryIds, start: int, unknown_as: str, planne
         if memory is not None or (start == NOTHING_READ and not lineage):
             held = NOTHING_READ  # restored to before its first batch, or asked to start before it
         else:
-            reason = f"the table has no commit of {ids.in_words()}: it is not its sink, or {unnamed(history)}"
+            reason = (
+                f"the table has no commit of {ids.in_words()}: it is not its sink, or it was dropped and created again, or "
+                f"{unnamed(history)}"
+            )
             return _with(cutover, Verdict.UNKNOWN, reason)
     if held > start:
         again = known.after(ids, start)

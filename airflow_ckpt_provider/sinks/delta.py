@@ -177,8 +177,8 @@ def _nothing_in_the_way(report: SinkReport, start: TableStart, unexplained: tupl
     return replace(
         report,
         reasons=(
-            f"the table has no commit of {start.ids.in_words()}: it is not its sink, or {unnamed(start.history)}"
-            f"{others if strangers else ''}",
+            f"the table has no commit of {start.ids.in_words()}: it is not its sink, or it was dropped and created again, or "
+            f"{unnamed(start.history)}{others if strangers else ''}",
         ),
     )
 

@@ -296,7 +296,8 @@ class TestTheTable:
 
     def test_not_the_sink_of_this_query(self, orders: Location, tmp_path: Path) -> None:
         other = delta_table(tmp_path / "other", range(7), app_id="somebody-else")
-        with pytest.raises(RefusedError, match=f"the table has no commit of the query {QUERY_ID}"):
+        said = f"the table has no commit of the query {QUERY_ID}: it is not its sink, or it was dropped and created again, or "
+        with pytest.raises(RefusedError, match=said):
             rewind(orders, "to_batch", 4, table=other)
 
     def test_no_table_at_all(self, orders: Location, tmp_path: Path) -> None:
