@@ -179,7 +179,7 @@ def _signing_of(connection: Connection) -> Signing | None:
     if not text and not keys:
         return None
     name = f"{_SIGNING_KEY} of connection {connection.conn_id!r}"
-    return Signing.of(parse_key(str(text), name=name) if text else None, keys)
+    return Signing.of(parse_key(str(text), name=name, signs=True) if text else None, keys)
 
 
 def _key_of(connection: Connection) -> bytes | None:

@@ -22,11 +22,17 @@ _WRAPPED_BYTES = 40
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-def parse_key(text: str, *, name: str) -> bytes:
+#: Any 32 bytes encrypt. Those that sign belong together with their public key.
+_TO_ENCRYPT = "make one: openssl rand -base64 32"
+_TO_SIGN = "`airflow-ckpt new-signing-key FILE` makes a pair and prints the public key"
+
+
+def parse_key(text: str, *, name: str, signs: bool = False) -> bytes:
     """Read the key of a repository: 32 bytes in base64, as ``openssl rand -base64 32`` makes them.
 
     :param text: what a file or connection has.
     :param name: what to call it in messages; the key itself is in none.
+    :param signs: it signs, or is the public key of one that does.
     :raises RepositoryError: it is none.
     """
     try:
@@ -35,16 +41,17 @@ def parse_key(text: str, *, name: str) -> bytes:
         key = b""
     if len(key) != _KEY_BYTES:
         raise RepositoryError(
-            f"{name} is no key: a key is {_KEY_BYTES} bytes in base64", hint="make one: openssl rand -base64 32"
+            f"{name} is no key: a key is {_KEY_BYTES} bytes in base64", hint=_TO_SIGN if signs else _TO_ENCRYPT
         )
     return key
 
 
-def read_key(file: str, *, option: str = "--key-file") -> bytes:
+def read_key(file: str, *, option: str = "--key-file", signs: bool = False) -> bytes:
     """Read the key of a repository from a file that only its owner can read.
 
     :param file: path on this machine.
     :param option: the option that named it, for messages.
+    :param signs: it is a key to sign with.
     :raises RefusedError: it cannot be read, or others than its owner can read or change it.
     :raises RepositoryError: it holds no key.
     """
@@ -62,7 +69,7 @@ def read_key(file: str, *, option: str = "--key-file") -> bytes:
             hint=f"chmod 600 {file} (of a Kubernetes secret: defaultMode 0400, without fsGroup); make a new key if somebody may "
             "have read this one",
         )
-    return parse_key(text, name=file)
+    return parse_key(text, name=file, signs=signs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class Signing:
         :raises RepositoryError: one of them is no key.
         :raises RefusedError: the public key of the private one is not trusted, so nobody could read what is written.
         """
-        keys = tuple(parse_key(text, name=f"the trusted key {text!r}") for text in trusted)
+        keys = tuple(parse_key(text, name=f"the trusted key {text!r}", signs=True) for text in trusted)
         if secret is not None and keys and (own := public_key(secret)) not in keys:
             raise RefusedError(
                 f"the signing key {key_id(own)} is none of the trusted keys ({', '.join(map(key_id, keys))})",
@@ -84,7 +84,7 @@ class Signing:
         keys = tuple(trusted)
         if not file and not keys:
             return None
-        return cls.of(read_key(file, option="--signing-key-file") if file else None, keys)
+        return cls.of(read_key(file, option="--signing-key-file", signs=True) if file else None, keys)
 
     def refuse_unsigned(self) -> None:
         """See that what is written can be signed, where only what is signed is trusted.

@@ -132,6 +132,7 @@ class TestKeys:
     def test_what_is_none(self, text: str) -> None:
         with pytest.raises(RepositoryError, match="f is no key: a key is 32 bytes in base64") as error:
             parse_key(text, name="f")
+        assert error.value.hint == "make one: openssl rand -base64 32"
         assert not text or text not in str(error.value)
 
     def test_as_openssl_writes_it(self) -> None:

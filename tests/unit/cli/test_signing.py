@@ -79,3 +79,12 @@ def test_what_is_no_pin(repository: Path, tmp_path: Path, text: str) -> None:
 def test_a_trusted_key_that_is_none(repository: Path, key: str) -> None:
     finished = run("check", repository, "--trusted-key", key)
     assert (finished.code, "is no key" in finished.err) == (1, True)
+    assert finished.err.endswith("HINT: `airflow-ckpt new-signing-key FILE` makes a pair and prints the public key\n")
+
+
+def test_a_signing_key_that_is_none(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "signing.key").write_text("AAAA")
+    (tmp_path / "signing.key").chmod(0o600)
+    finished = run("check", repository, "--signing-key-file", tmp_path / "signing.key")
+    assert finished.code == 1
+    assert finished.err.endswith("HINT: `airflow-ckpt new-signing-key FILE` makes a pair and prints the public key\n")
