@@ -91,8 +91,8 @@ class KafkaGuard:
         if self._cluster is None:
             return not_guarded(
                 source,
-                "no Kafka connection was given: whether the topics still have its offsets is not known (the native connector of "
-                "Azure Event Hubs writes offsets of the same form)",
+                "no Kafka connection was given: --kafka-config FILE (kafka_config_id). Whether the topics still have its offsets "
+                "is not known (the native connector of Azure Event Hubs writes offsets of the same form)",
             )
         try:
             source = _with_start(source)

@@ -29,9 +29,8 @@ NO_BROKER = (
 )
 #: Why offsets may not be enough where nobody has said how many partitions there are now.
 NOT_ALL_PARTITIONS = (
-    "every partition of the topics has to be in startingOffsets, or Spark refuses to start: where partitions "
-    "were added since, "
-    "tell how many there are now (kafka_partitions)"
+    "every partition of the topics has to be in startingOffsets, or Spark refuses to start: where partitions were added since, "
+    "say how many there are now: --partitions TOPIC=N (kafka_partitions)"
 )
 
 

@@ -174,7 +174,7 @@ def test_sparks_own_words_for_offsets() -> None:
 def test_without_a_connection_nothing_is_known() -> None:
     report = guard_query(from_kafka_offsets({"t": {"0": 1}}), GuardSettings(), guards=[KafkaGuard(GuardSettings())])
     assert (report.verdict, report.lost) == (Verdict.UNKNOWN, None)
-    assert report.reasons[0].startswith("no Kafka connection was given")
+    assert report.reasons[0].startswith("no Kafka connection was given: --kafka-config FILE (kafka_config_id). ")
 
 
 class _Entry:

@@ -87,6 +87,7 @@ def test_kafka_starts_at_the_offsets_of_the_newest_committed_batch(place: Locati
     assert json.loads(by_time.options["startingOffsetsByTimestamp"]) == {
         "orders": {"0": BEGAN + 1000, "1": BEGAN + 1000}
     }
+    assert source.reasons[-2].endswith("say how many there are now: --partitions TOPIC=N (kafka_partitions)")
     # Spark takes startingOffsetsByTimestamp before startingOffsets: the two are never given together.
     assert not {"startingOffsetsByTimestamp", "startingTimestamp"} & source.options.keys()
     (later,) = [w for w in found.warnings if w.code == "LATER-BATCHES"]
