@@ -165,8 +165,8 @@ def read_properties(table: Location, *, storage_options: Mapping[str, str]) -> T
     except (client.exceptions.DeltaError, OSError) as e:
         raise StorageError(
             f"deltalake cannot open {table}: {e}",
-            hint="give deltalake what it needs to reach the table's store (--sink-option, sink_options); the Airflow connection is "
-            "not used",
+            hint="give deltalake what it needs to reach the table's store (--sink-option, sink_options); the Airflow connection "
+            "is not used",
         ) from e
     features = frozenset((*(protocol.reader_features or ()), *(protocol.writer_features or ())))
     return TableProperties(features, dict(metadata.configuration))

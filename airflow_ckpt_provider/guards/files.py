@@ -7,7 +7,7 @@ The log shows path and modification time and no size, so a file that was replace
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import unquote
 
@@ -68,12 +68,13 @@ class FileGuard:
         listings = _Listings(self._open, [*log.read, *log.beyond])
         parts, judgements = self._judge_logged(source.name, planned, listings, "of the next batch")
         if later:
-            text = f"{len(later):,} files are logged beyond the planned batch; they are read after it"
-            more, of_later = self._judge_logged(source.name, later, listings, "that are logged beyond the next batch")
+            text = f"{_count(later, 'logged beyond the planned batch')} read after it"
+            more, of_later = self._judge_logged(source.name, later, listings, "logged beyond the next batch")
             parts += more
             judgements += [Judgement(Verdict.SAFE, text), *of_later]
         judgements += _judge_log(log)
-        judgements += _judge_cleaning(self._options.get(source.name, {}), log, listings)
+        if not source.is_target:
+            judgements += _judge_cleaning(self._options.get(source.name, {}), log, listings)
         facts = {
             "planned_files": len(planned),
             "read_files": len(log.read),
@@ -106,20 +107,20 @@ class FileGuard:
         judgements = []
         if gone:
             back = [p.facts["archived"] for p in parts if p.facts.get("archived")]
-            way = f"; {len(back):,} of them are in the archive: move them back first" if back else ""
+            are = "is" if len(back) == 1 else "are"
+            way = f"; {len(back):,} of them {are} in the archive: move {_them(back)} back first" if back else ""
             judgements.append(
                 Judgement(
                     Verdict.WILL_LOSE,
-                    f"{_count(gone)} {which} are gone ({_some(gone)}): Spark leaves them out silently{way}",
+                    f"{_count(gone, which)} gone ({_some(gone)}): Spark leaves {_them(gone)} out silently{way}",
                 )
             )
         if changed:
             judgements.append(
                 Judgement(
                     Verdict.UNKNOWN,
-                    f"{_count(changed)} {which} were modified since they were listed "
-                    f"({_some(changed)}): Spark reads "
-                    "what is in them now",
+                    f"{_count(changed, which)} changed since the listing ({_some(changed)}): Spark reads what is in "
+                    f"{_them(changed)} now",
                 )
             )
         return parts, judgements
@@ -202,14 +203,20 @@ def _judge_cleaning(options: Mapping[str, str], log: FileSourceLog, listings: _L
     if gone:
         return [
             Judgement(
-                Verdict.SAFE, f"{gone:,} of {len(read):,} files that were read are gone: a rewind would lose them"
+                Verdict.SAFE,
+                f"{gone:,} of {len(read):,} files that were read {'is' if gone == 1 else 'are'} gone: a rewind would lose "
+                f"{'it' if gone == 1 else 'them'}",
             )
         ]
     return []
 
 
-def _count(files: list[LoggedFile]) -> str:
-    return "1 file" if len(files) == 1 else f"{len(files):,} files"
+def _them(files: Sized) -> str:
+    return "it" if len(files) == 1 else "them"
+
+
+def _count(files: list[LoggedFile], which: str) -> str:
+    return f"1 file {which} is" if len(files) == 1 else f"{len(files):,} files {which} are"
 
 
 def _some(files: list[LoggedFile]) -> str:

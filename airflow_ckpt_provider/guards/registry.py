@@ -65,6 +65,7 @@ class GuardedSource:
     :param reread: at a start without a replay, Spark asks its older sources (V1: Delta, files) again for what the newest
         batch had read, and throws it away: the offset from which, or ``None`` in it for a first batch, which has none
         before it. Empty where that does not happen or is not known.
+    :param is_target: the start is that of a planned rewind: what was read before it is not read again.
     """
 
     start: SourceOffset
@@ -75,6 +76,7 @@ class GuardedSource:
     reread: tuple[Offset | None, ...] = ()
     planned_at: datetime | None = None
     first_file: bytes | None = None
+    is_target: bool = False
 
     @property
     def name(self) -> str:

@@ -88,6 +88,7 @@ def _query(
             logged_at=target.planned,
             reread=(before.get(source.source),) if asks_again else (),
             planned_at=planned.time if planned else None,
+            is_target=True,
         )
         for source in target.sources
         for directory in (log_directory(source.source, len(target.sources), tree.directories(SOURCES)),)

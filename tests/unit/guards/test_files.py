@@ -17,6 +17,7 @@ from airflow_ckpt_provider.guards.report import SourceReport
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.checkpoints import batch_metadata, commit_log, compact, metadata, offsets_log, plant
+from tests.support.command_line import run
 from tests.support.delta_tables import delta_checkpoint, new_table, put
 
 
@@ -44,7 +45,7 @@ def test_a_planned_file_is_gone(ck: Path, tmp_path: Path) -> None:
     (tmp_path / "in" / "f 2.json").unlink()
     report = judge(ck)
     assert (report.verdict, report.lost) == (Verdict.WILL_LOSE, None)
-    assert report.reasons == ("1 file of the next batch are gone (f 2.json): Spark leaves them out silently",)
+    assert report.reasons == ("1 file of the next batch is gone (f 2.json): Spark leaves it out silently",)
 
 
 def test_a_planned_file_is_in_the_archive(ck: Path, tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def test_a_planned_file_is_in_the_archive(ck: Path, tmp_path: Path) -> None:
     shutil.move(file, archived)
     report = judge(ck, cleanSource="archive", sourceArchiveDir=str(tmp_path / "archive"))
     assert report.verdict is Verdict.WILL_LOSE
-    assert report.reasons[0].endswith("1 of them are in the archive: move them back first")
+    assert report.reasons[0].endswith("1 of them is in the archive: move it back first")
     assert report.parts[0].facts["archived"] == str(archived)
 
 
@@ -88,7 +89,7 @@ def test_read_files_may_be_gone(ck: Path, tmp_path: Path) -> None:
     (tmp_path / "in" / "f 0.json").unlink()
     report = judge(ck)
     assert report.verdict is Verdict.SAFE
-    assert report.reasons == ("1 of 2 files that were read are gone: a rewind would lose them",)
+    assert report.reasons == ("1 of 2 files that were read is gone: a rewind would lose it",)
     assert "cleanSource=delete deletes files that were read" in judge(ck, cleanSource="delete").reasons[0]
 
 
@@ -150,7 +151,7 @@ def test_a_file_beyond_the_planned_batch_is_gone(ck: Path, tmp_path: Path) -> No
     (tmp_path / "in" / "f 3.json").unlink()
     report = judge(ck)
     assert (report.verdict, report.lost) == (Verdict.WILL_LOSE, None)
-    assert "1 file that are logged beyond the next batch are gone (f 3.json)" in report.reasons[0]
+    assert "1 file logged beyond the next batch is gone (f 3.json)" in report.reasons[0]
 
 
 def test_a_huge_log_offset_takes_neither_time_nor_memory(ck: Path) -> None:
@@ -159,3 +160,24 @@ def test_a_huge_log_offset_takes_neither_time_nor_memory(ck: Path) -> None:
     report = judge(ck)
     assert report.verdict is Verdict.WILL_FAIL
     assert "the file is missing" in report.reasons[0]
+
+
+def test_a_rewind_counts_the_files_behind_its_target_only(tmp_path: Path) -> None:
+    """It said of a file that the replay does not read that the rewind would lose it."""
+    files = put(tmp_path / "in", 0, 1, 2)
+    content = {"metadata": metadata()}
+    for n, file in enumerate(files):
+        logged = {"path": file.as_uri(), "timestamp": int(file.stat().st_mtime * 1000), "batchId": n}
+        content |= {f"sources/0/{n}": f"v1\n{compact(logged)}".encode(), f"commits/{n}": commit_log()}
+        content[f"offsets/{n}"] = offsets_log(compact({"logOffset": n}), metadata=batch_metadata(n))
+    ck = plant(open_location(str(tmp_path / "ck")), content)
+    files[0].unlink()
+    rewind = ("rewind", tmp_path / "ck", "--to-batch", 0, "--sink", "foreachBatch", "--json")
+    assert run(*rewind).document["sources"]["verdict"] == "SAFE"
+    assert run(*rewind).document["sources"]["reasons"] == []
+    files[2].unlink()
+    reason = "1 file of the next batch is gone (f 2.json): Spark leaves it out silently"
+    assert run(*rewind).document["sources"]["reasons"] == [reason]
+    settings = GuardSettings()
+    (report,) = guard_query(from_checkpoint(ck), settings, guards=[FileGuard(settings)]).sources
+    assert report.reasons == ("2 of 3 files that were read are gone: a rewind would lose them",)
