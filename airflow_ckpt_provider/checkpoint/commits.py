@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ckpt_provider.checkpoint.logs import batch_id_of, parse_object, split_log
+from airflow_ckpt_provider.checkpoint.logs import FETCH_IT, batch_id_of, parse_object, split_log
 from airflow_ckpt_provider.errors import UnreadableLogError
 
 COMMITS = "commits"
@@ -80,7 +80,7 @@ class CommitEntry:
             f"{path}: the commit holds what Spark would not write ({what})",
             path=path,
             batch_id=self.batch_id,
-            hint="restore the file from a backup",
+            hint=FETCH_IT,
         )
 
 

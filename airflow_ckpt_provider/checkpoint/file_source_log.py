@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from airflow_ckpt_provider.checkpoint.gaps import gaps
-from airflow_ckpt_provider.checkpoint.logs import batch_id_of, parse_object, split_log
+from airflow_ckpt_provider.checkpoint.logs import FETCH_IT, batch_id_of, parse_object, split_log
 from airflow_ckpt_provider.errors import UnreadableLogError
 
 _KNOWN = frozenset({1})
@@ -67,7 +67,7 @@ def parse_file_log(data: bytes, *, path: str, log_id: int) -> list[LoggedFile]:
             raise UnreadableLogError(
                 f"{path}: expected a file with path, timestamp and batchId, found {line[:80]!r}",
                 path=path,
-                hint="Spark cannot read it either; restore the file from a backup",
+                hint=f"Spark cannot read it either; {FETCH_IT}",
             ) from e
     return found
 

@@ -5,7 +5,7 @@ Without it Spark evaluates the reader's ``startingOffsets`` again (``getOrCreate
 
 from __future__ import annotations
 
-from airflow_ckpt_provider.checkpoint.logs import split_log
+from airflow_ckpt_provider.checkpoint.logs import REFUSED_BY_SPARK, split_log
 from airflow_ckpt_provider.checkpoint.source_offsets import KafkaOffset, parse_offset
 from airflow_ckpt_provider.errors import UnreadableLogError
 
@@ -30,6 +30,6 @@ def parse_kafka_start(data: bytes, *, path: str) -> KafkaOffset:
             f"{path}: it does not hold Kafka's offsets",
             path=path,
             batch_id=None,
-            hint="Spark refuses to start from it too; restore the file from a backup",
+            hint=REFUSED_BY_SPARK,
         )
     return offset

@@ -19,7 +19,9 @@ _NUMBER, HIGHEST = re.compile(r"0|[1-9][0-9]{0,18}"), 2**63 - 1
 
 
 _EMPTY = "the file is empty (0 bytes): its writer was stopped half-way, or the copy was torn"
-_REFUSED_BY_SPARK = "Spark refuses to start from it too; restore the file from a backup"
+#: How a file of a checkpoint comes back that cannot be read, or is missing.
+FETCH_IT = "`airflow-ckpt doctor CHECKPOINT --repair --repository REPOSITORY` fetches it from a backup"
+REFUSED_BY_SPARK = f"Spark refuses to start from it too; {FETCH_IT}"
 
 
 def refuse_empty(file: StoredFile) -> None:
@@ -28,7 +30,7 @@ def refuse_empty(file: StoredFile) -> None:
     :raises UnreadableLogError: it has 0 bytes.
     """
     if file.size == 0:
-        raise UnreadableLogError(f"{file.path}: {_EMPTY}", path=file.path, hint=_REFUSED_BY_SPARK)
+        raise UnreadableLogError(f"{file.path}: {_EMPTY}", path=file.path, hint=REFUSED_BY_SPARK)
 
 
 def batch_id_of(name: str) -> int | None:
@@ -51,14 +53,14 @@ def split_log(data: bytes, *, path: str, batch_id: int | None, known: frozenset[
         return UnreadableLogError(f"{path}: {reason}", path=path, batch_id=batch_id, hint=hint)
 
     if not data:
-        raise unreadable(_EMPTY, _REFUSED_BY_SPARK)
+        raise unreadable(_EMPTY, REFUSED_BY_SPARK)
     try:
         first, *lines = data.removeprefix(b"\x00").decode().split("\n")
     except UnicodeDecodeError as e:
-        raise unreadable(f"not UTF-8 text ({e.reason} at byte {e.start})", "restore the file from a backup") from e
+        raise unreadable(f"not UTF-8 text ({e.reason} at byte {e.start})", FETCH_IT) from e
     version = batch_id_of(first[1:]) if first.startswith("v") else None
     if version is None:
-        raise unreadable(f"does not start with a log version but with {first[:80]!r}", "restore the file from a backup")
+        raise unreadable(f"does not start with a log version but with {first[:80]!r}", FETCH_IT)
     if version not in known:
         newest = max(known)
         raise unreadable(
@@ -82,13 +84,13 @@ def parse_object(text: str, *, path: str, batch_id: int | None) -> dict[str, Any
             f"{path}: the JSON is broken or cut off ({e})",
             path=path,
             batch_id=batch_id,
-            hint="Spark cannot read the file either; restore it from a backup",
+            hint=f"Spark cannot read the file either; {FETCH_IT}",
         ) from e
     if not isinstance(value, dict):
         raise UnreadableLogError(
             f"{path}: expected a JSON object, found {text[:80]!r}",
             path=path,
             batch_id=batch_id,
-            hint="restore the file from a backup",
+            hint=FETCH_IT,
         )
     return value

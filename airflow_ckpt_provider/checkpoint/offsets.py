@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_ckpt_provider.checkpoint.logs import parse_object, split_log
+from airflow_ckpt_provider.checkpoint.logs import FETCH_IT, parse_object, split_log
 from airflow_ckpt_provider.checkpoint.source_offsets import Offset, parse_offset
 from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.units import is_number
@@ -119,7 +119,7 @@ def parse_offsets(data: bytes, *, batch_id: int) -> OffsetEntry:
             f"{path}: cut off, no source offsets after the batch metadata",
             path=path,
             batch_id=batch_id,
-            hint="restore the file from a backup",
+            hint=FETCH_IT,
         )
     metadata = parse_object(lines[0], path=path, batch_id=batch_id)
     texts = [line for line in lines[1:] if line]
@@ -150,7 +150,7 @@ def _check_metadata(entry: OffsetEntry, path: str) -> None:
             f"{path}: the batch metadata holds what Spark would not write ({e})",
             path=path,
             batch_id=entry.batch_id,
-            hint="restore the file from a backup",
+            hint=FETCH_IT,
         ) from e
 
 
@@ -164,7 +164,7 @@ def _source_offset(source: str, colon: str, text: str, path: str, batch_id: int)
             f"{path}: the offset of source {source[:80]!r} is broken or cut off: {text[:80]!r}",
             path=path,
             batch_id=batch_id,
-            hint="Spark cannot use the file either; restore it from a backup",
+            hint=f"Spark cannot use the file either; {FETCH_IT}",
         ) from e
 
 

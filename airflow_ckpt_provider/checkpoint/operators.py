@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ckpt_provider.checkpoint.logs import batch_id_of
+from airflow_ckpt_provider.checkpoint.logs import FETCH_IT, batch_id_of
 from airflow_ckpt_provider.checkpoint.state_files import RESERVED, holds_state, oldest_version
 from airflow_ckpt_provider.checkpoint.state_schema import may_have_one_partition, parse_key_schema
 from airflow_ckpt_provider.checkpoint.tree import Tree
@@ -59,7 +59,7 @@ def parse_operator_metadata(data: bytes, *, path: str) -> OperatorMetadata:
         raise UnreadableLogError(
             f"{path}: not readable operator metadata ({type(e).__name__}: {e})",
             path=path,
-            hint="restore the file from a backup",
+            hint=FETCH_IT,
         ) from e
 
 

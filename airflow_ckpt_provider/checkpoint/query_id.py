@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_ckpt_provider.checkpoint.logs import FETCH_IT
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.json_text import load_json
@@ -37,6 +38,6 @@ def parse_query_id(data: bytes) -> str:
         raise UnreadableLogError(
             f'{METADATA_FILE}: expected {{"id":"<uuid>"}}, found {data[:80]!r}',
             path=METADATA_FILE,
-            hint="restore the file from a backup; with another id, exactly-once sinks take the query for a new one",
+            hint=f"{FETCH_IT}; with another id, exactly-once sinks take the query for a new one",
         ) from e
     return query_id

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.commits import COMMITS, parse_commit
+from airflow_ckpt_provider.checkpoint.logs import FETCH_IT
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry, SourceOffset
 from airflow_ckpt_provider.checkpoint.operators import STATE, metadata_file, parse_operator_metadata
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, FileOffset, KafkaOffset
@@ -213,5 +214,5 @@ def _properties(content: bytes, *, path: str) -> tuple[dict[str, str], dict[str,
         raise UnreadableLogError(
             f"{path}: not readable properties of an operator ({type(e).__name__}: {e})",
             path=path,
-            hint="restore the file from a backup",
+            hint=FETCH_IT,
         ) from e

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from airflow_ckpt_provider.checkpoint.file_source_log import parse_file_log, read_file_log
 from airflow_ckpt_provider.checkpoint.gaps import gaps
-from airflow_ckpt_provider.checkpoint.logs import batch_id_of, refuse_empty
+from airflow_ckpt_provider.checkpoint.logs import FETCH_IT, batch_id_of, refuse_empty
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry
 from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset
 from airflow_ckpt_provider.checkpoint.tree import Tree
@@ -111,7 +111,7 @@ def _file_log(tree: Tree, directory: str, last: int) -> list[StoredFile]:
         raise MissingFileError(
             f"{directory}/{gap[0]} is missing: the file source's log must be whole up to {last}",
             path=f"{directory}/{gap[0]}",
-            hint="Spark would fail with `batch … doesn't exist`; restore the file from a backup",
+            hint=f"Spark would fail with `batch … doesn't exist`; {FETCH_IT}",
         )
     read = [*(files[f"{n}.compact"] for n in compacted[-1:]), *(files[str(n)] for n in entries)]
     for file in read:

@@ -1,8 +1,9 @@
 """The commands that a verb prints, with the options of its own that whoever types them needs as well.
 
 The core names verbs, places and plans in what it says, and does not know how a store is reached. So the options are added where
-a text leaves the program: each command of this program in it is found, and gets those that its verb takes. No credential is
-shown: in its place is ``***``.
+a text leaves the program: each command of this program in it is found, and gets those that its verb takes. A hint that is raised
+where the address is not known says ``CHECKPOINT`` or ``REPOSITORY``: the addresses that the verb was given take their place. No
+credential is shown: in its place is ``***``.
 """
 
 from __future__ import annotations
@@ -37,6 +38,12 @@ _CALLED: Mapping[str, Mapping[str, str]] = {
     "copy": {"target": "repository"},
     "repair": {"second": "repository"},
 }
+
+
+#: Words that stand for a place of the verb.
+_PLACEHOLDER = re.compile(r"(?<!\S)(?:CHECKPOINT|REPOSITORY)(?!\S)")
+#: Verbs with two places of one kind: of which one a hint is, the hint has to say.
+_TWO_PLACES = frozenset({"copy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +87,16 @@ class NextCommands:
                 continue
             if head != PROGRAM:
                 yield found.start(), found.start() + len(PROGRAM), head
-            at = found.end()
+            at = begins = found.end()
             end = _END.search(text, at)
             rest = text[at : end.start() if end else len(text)]
             if (word := re.match(r" ([a-z-]+)", rest)) and word[1] in _actions(verb):
                 at += word.end()
             if words := [word for option in self._options(verb, rest) for word in option]:
                 yield at, at, f" {shlex.join(words)}"
+            for word in _PLACEHOLDER.finditer(rest):
+                if place := self._place_for(word[0].lower(), verb):
+                    yield begins + word.start(), begins + word.end(), shlex.quote(place)
 
     def _options(self, verb: Verb, rest: str) -> Iterator[list[str]]:
         """The options that a command needs besides what it has."""
@@ -107,6 +117,15 @@ class NextCommands:
             elif name.endswith("_conn_id"):
                 place = self._place_about(name.removesuffix("_conn_id"), verb, rest)
                 yield from _given(option, self._own(f"{place}_conn_id"))
+
+    def _place_for(self, name: str, verb: Verb) -> str:
+        """The address that the verb was given; empty where it has none, or several, or the command asks for another one."""
+        uri = getattr(self.args, name, None)
+        if not isinstance(uri, str) or name not in self.verb.places or self.verb.name in _TWO_PLACES:
+            return ""
+        if (verb.name, name) == ("status", "repository"):
+            return ""  # where a change is that this repository does not know
+        return redacted_text(uri)
 
     def _own(self, name: str) -> Any:
         return None if name in getattr(self.args, "by_profile", ()) else getattr(self.args, name, None)

@@ -97,7 +97,7 @@ def all_files_read(reader: ReadStream, source: str, log_offset: int) -> list[str
         path, why = unread
         raise RefusedError(
             f"{reader.name}: {path} cannot be read ({why}), so it is not known which files the stream has read",
-            hint=f"restore it from a backup; `{command('doctor', reader.stream.checkpoint)}` says what is wrong",
+            hint=f"`{command('doctor', reader.stream.checkpoint, '--repair')}` fetches it from a backup, with --repository",
         )
     return found
 

@@ -31,6 +31,7 @@ from airflow_ckpt_provider.errors import StorageError, command
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.recovery.flows.flow import flow_words
 from airflow_ckpt_provider.recovery.restore.sink_answer import SinkAnswer
+from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY
 from airflow_ckpt_provider.storage.file_set import FEW, FileSet
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.units import format_size, format_time
@@ -136,17 +137,24 @@ class RestorePlan(Plan):
         """One for each thing that a sink does, the worst first: none hides behind that of another sink."""
         if self.sink is None:
             return
-        rewind = (
-            f"`airflow-ckpt rewind CHECKPOINT --to-batch {self.batch_id} --repository REPOSITORY "
-            f"{' '.join(['--sink SINK'] * max(len(self.sink.sinks), 1))} --sink-policy rollback`"
-        )
-        # Without a checkpoint at the target there is nothing yet that could be rewound.
-        first = "accept it, restore, do not start the query, and rewind what was restored"
-        way = f"; to roll the sink back too: {rewind if self.target.is_checkpoint else f'{first}: {rewind}'}"
+        way = self._roll_back_too(self.sink.sinks or [("SINK", "", self.sink.verdict)])
         for verdict, reasons in self.sink.by_verdict.items():
             word = sink_risk(verdict)
             if word is not None:
                 yield Risk(word, f"{'; '.join(reasons)}{way}")
+
+    def _roll_back_too(self, sinks: Sequence[tuple[str, str, Verdict]]) -> str:
+        """How the sinks are rolled back as well; empty for foreachBatch, foreach and Kafka sinks alone: they have none."""
+        if all(kind in WITHOUT_MEMORY for _, kind, _ in sinks):
+            return ""
+        rewind = command(
+            *("rewind", self.checkpoint, "--to-batch", self.batch_id, "--repository", self.repository.location),
+            *(word for uri, _, _ in sinks for word in ("--sink", uri)),
+            *("--sink-policy", "rollback"),
+        )
+        # Without a checkpoint at the target there is nothing yet that could be rewound.
+        first = "accept it, restore, do not start the query, and rewind what was restored: "
+        return f"; to roll the sink back too: {'' if self.target.is_checkpoint else first}`{rewind}`"
 
     @property
     def writes_offsets(self) -> Collection[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ckpt_provider.checkpoint.logs import FETCH_IT
 from tests.support.command_line import new_repository, run
 from tests.support.fingerprints import NOTES
 from tests.support.one_checkpoint import NEWEST
@@ -51,32 +52,32 @@ _TORN = {
     "empty": (
         lambda data: b"",
         "the file is empty (0 bytes): its writer was stopped half-way, or the copy was torn",
-        "Spark refuses to start from it too; restore the file from a backup",
+        f"Spark refuses to start from it too; {FETCH_IT}",
     ),
     "cut in its first line": (
         lambda data: b"v",
         "does not start with a log version but with 'v'",
-        "restore the file from a backup",
+        FETCH_IT,
     ),
     "cut in its JSON": (
         lambda data: data[:40],
         "cut off, no source offsets after the batch metadata",
-        "restore the file from a backup",
+        FETCH_IT,
     ),
     "cut before its offsets": (
         lambda data: data[: data.rindex(b"\n") + 1],
         "cut off, no source offsets after the batch metadata",
-        "restore the file from a backup",
+        FETCH_IT,
     ),
     "cut in its offsets": (
         lambda data: data[:-3],
         "the offset of source '0' is broken or cut off: '{\"logOffset\"'",
-        "Spark cannot use the file either; restore it from a backup",
+        f"Spark cannot use the file either; {FETCH_IT}",
     ),
     "no text": (
         lambda data: b"\xff\xfe" + data,
         "not UTF-8 text (invalid start byte at byte 0)",
-        "restore the file from a backup",
+        FETCH_IT,
     ),
     "of a newer Spark": (
         lambda data: b"v9" + data[2:],
@@ -93,8 +94,10 @@ def test_an_unreadable_newest_log_entry(how: str, checkpoint: Path, tmp_path: Pa
     newest.write_bytes(tear(newest.read_bytes()))
     repository = new_repository(tmp_path / "backups")
     with unchanged(tmp_path):
-        for argv in (["inspect", checkpoint], ["backup", checkpoint, repository]):
-            refused(run(*argv), f"offsets/{NEWEST}: {complaint}", hint)
+        here = hint.replace("CHECKPOINT", str(checkpoint))
+        refused(run("inspect", checkpoint), f"offsets/{NEWEST}: {complaint}", here)
+        here = here.replace("REPOSITORY", str(repository))
+        refused(run("backup", checkpoint, repository), f"offsets/{NEWEST}: {complaint}", here)
 
 
 @pytest.mark.parametrize(

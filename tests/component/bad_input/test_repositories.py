@@ -18,7 +18,7 @@ from tests.support.refused_commands import refused, says, some_files, unchanged
 
 
 def test_no_such_backup(repository: Path, tmp_path: Path):
-    listing = "`airflow-ckpt backups REPOSITORY` lists what there is"
+    listing = f"`airflow-ckpt backups {repository}` lists what there is"
     wrong = "20200101T000000Z-b000001"
     with unchanged(repository, tmp_path):
         for argv in (["verify", repository, wrong], ["restore", repository, wrong, tmp_path / "t", "--apply"]):
@@ -174,7 +174,7 @@ def test_a_repository_of_another_format(which: str, repository: Path, checkpoint
             ["verify", repository],
             ["restore", repository, "latest", tmp_path / "t", "--apply"],
         ):
-            refused(run(*argv), f"{repository}{complaint}", hint)
+            refused(run(*argv), f"{repository}{complaint}", hint.replace("REPOSITORY", str(repository)))
 
 
 def test_a_manifest_of_a_newer_version(repository: Path, tmp_path: Path):
@@ -220,7 +220,7 @@ def test_a_backup_id_that_leaves_its_place(repository: Path, tmp_path: Path):
         refused(
             run("restore", repository, "../../repository", tmp_path / "t", "--apply"),
             f"{repository} holds no backup ../../repository",
-            "`airflow-ckpt backups REPOSITORY` lists what there is",
+            f"`airflow-ckpt backups {repository}` lists what there is",
         )
 
 

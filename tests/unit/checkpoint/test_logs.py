@@ -10,6 +10,8 @@ from airflow_ckpt_provider.checkpoint.logs import batch_id_of, parse_object, spl
 from airflow_ckpt_provider.errors import UnreadableLogError
 from tests.support.damaged_bytes import HOSTILE_JSON, anything, unreadable_at_most
 
+FETCH_IT = "`airflow-ckpt doctor CHECKPOINT --repair --repository REPOSITORY` fetches it from a backup"
+
 KNOWN = frozenset({1, 2})
 
 
@@ -70,16 +72,32 @@ def test_kafka_writes_a_nul_byte_first() -> None:
         (
             b"",
             "offsets/7: the file is empty (0 bytes): its writer was stopped half-way, or the copy was torn",
-            "Spark refuses to start from it too; restore the file from a backup",
+            f"Spark refuses to start from it too; {FETCH_IT}",
         ),
-        (b"v1\n\xff", "offsets/7: not UTF-8 text (invalid start byte at byte 3)", "restore the file from a backup"),
-        (b"\x00", "offsets/7: does not start with a log version but with ''", "restore the file from a backup"),
-        (b"v", "offsets/7: does not start with a log version but with 'v'", "restore the file from a backup"),
-        (b"1\n{}", "offsets/7: does not start with a log version but with '1'", "restore the file from a backup"),
+        (
+            b"v1\n\xff",
+            "offsets/7: not UTF-8 text (invalid start byte at byte 3)",
+            FETCH_IT,
+        ),
+        (
+            b"\x00",
+            "offsets/7: does not start with a log version but with ''",
+            FETCH_IT,
+        ),
+        (
+            b"v",
+            "offsets/7: does not start with a log version but with 'v'",
+            FETCH_IT,
+        ),
+        (
+            b"1\n{}",
+            "offsets/7: does not start with a log version but with '1'",
+            FETCH_IT,
+        ),
         (
             b"a sentence\nand more",
             "offsets/7: does not start with a log version but with 'a sentence'",
-            "restore the file from a backup",
+            FETCH_IT,
         ),
         (
             b"v3\n{}",

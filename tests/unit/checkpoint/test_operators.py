@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 
+from airflow_ckpt_provider.checkpoint.logs import FETCH_IT
 from airflow_ckpt_provider.checkpoint.operators import (
     JOIN_STORES,
     OperatorMetadata,
@@ -47,7 +48,10 @@ def test_no_metadata(data: bytes) -> None:
     with pytest.raises(UnreadableLogError) as error:
         parse_operator_metadata(data, path=PATH)
     assert error.value.message.startswith(f"{PATH}: not readable operator metadata (")
-    assert (error.value.path, error.value.hint) == (PATH, "restore the file from a backup")
+    assert (error.value.path, error.value.hint) == (
+        PATH,
+        FETCH_IT,
+    )
 
 
 @pytest.mark.parametrize("paths", [[5], [None], [URI, {}], 5])

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_ckpt_provider.checkpoint.logs import FETCH_IT
 from airflow_ckpt_provider.checkpoint.query_id import parse_query_id
 from airflow_ckpt_provider.errors import UnreadableLogError
 from tests.support.checkpoints import QUERY_ID, metadata
@@ -27,9 +28,7 @@ def test_no_id(data: bytes) -> None:
     with pytest.raises(UnreadableLogError) as error:
         parse_query_id(data)
     assert error.value.message == f'metadata: expected {{"id":"<uuid>"}}, found {data!r}'
-    assert error.value.hint == (
-        "restore the file from a backup; with another id, exactly-once sinks take the query for a new one"
-    )
+    assert error.value.hint == (f"{FETCH_IT}; with another id, exactly-once sinks take the query for a new one")
     assert (error.value.path, error.value.batch_id) == ("metadata", None)
 
 

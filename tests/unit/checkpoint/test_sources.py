@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.checkpoint.logs import FETCH_IT
 from airflow_ckpt_provider.checkpoint.offsets import OffsetEntry, parse_offsets
 from airflow_ckpt_provider.checkpoint.sources import source_closure
 from airflow_ckpt_provider.checkpoint.tree import Tree
@@ -54,7 +55,7 @@ def test_a_hole_is_named(place: Location, gone: str) -> None:
         needed(place, names, entry('{"logOffset":3}'))
     assert error.value.path == f"sources/{gone}"
     assert error.value.message == f"sources/{gone} is missing: the file source's log must be whole up to 3"
-    assert error.value.hint == "Spark would fail with `batch … doesn't exist`; restore the file from a backup"
+    assert error.value.hint == f"Spark would fail with `batch … doesn't exist`; {FETCH_IT}"
 
 
 def test_nothing_was_read_yet(place: Location) -> None:

@@ -145,3 +145,33 @@ def test_airflows_command_names_its_connections() -> None:
     )
     init = completed("airflow-ckpt init '/new place'", "copy", "airflow ckpt", **about)
     assert init == "airflow ckpt init --repository-conn-id hdfs '/new place'"
+
+
+def test_a_hint_without_an_address_gets_that_of_the_verb() -> None:
+    hint = "`airflow-ckpt doctor CHECKPOINT --repair --repository REPOSITORY` fetches it; CHECKPOINT stays a word"
+    args = {"checkpoint": "s3://lake/my orders", "repository": "s3://lake/backups", "key_file": "k"}
+    assert completed(hint, "rewind", **args) == (
+        "`airflow-ckpt doctor --key-file k 's3://lake/my orders' --repair --repository s3://lake/backups` fetches it; CHECKPOINT "
+        "stays a word"
+    )
+    # Of a place that the verb was not given the word stays.
+    assert completed(hint, "inspect", checkpoint="/ck") == hint.replace("doctor CHECKPOINT", "doctor /ck")
+    assert completed(hint, "restore", target="/ck") == hint
+    # Another repository than the one that was given has the change.
+    assert completed(
+        "`airflow-ckpt status /ck --repository REPOSITORY`", "rewind", checkpoint="/ck", repository="/r"
+    ) == ("`airflow-ckpt status /ck --repository REPOSITORY`")
+    # Which of two repositories it is about is not known.
+    assert completed("`airflow-ckpt check REPOSITORY`", "copy", repository="/a", target="/b") == (
+        "`airflow-ckpt check REPOSITORY`"
+    )
+
+
+def test_a_damaged_log_names_the_repair_of_this_checkpoint(checkpoint: Path, repository: Path) -> None:
+    (checkpoint / "metadata").write_bytes(b"{")
+    finished = run("backup", checkpoint, repository)
+    assert finished.code == 1
+    assert (
+        f"`airflow-ckpt doctor {checkpoint} --repair --repository {repository}` fetches it from a backup"
+        in finished.err
+    )

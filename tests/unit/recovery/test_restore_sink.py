@@ -46,8 +46,9 @@ def test_a_table(place: Location, tmp_path: Path, newest: int, verdict: Verdict)
     ) as e:
         apply_restore(plan, rest=STOPPED)
     assert (
-        "accept it, restore, do not start the query, and rewind what was restored: `airflow-ckpt rewind"
-        in e.value.message
+        "accept it, restore, do not start the query, and rewind what was restored: "
+        f"`airflow-ckpt rewind {target.uri} --to-batch 4 --repository {place / 'backups'} --sink {tmp_path / 'table'} "
+        "--sink-policy rollback`" in e.value.message
     )
     assert "--accept sink_skips" in (e.value.hint or "")
     assert target.walk() == {}
@@ -127,3 +128,13 @@ def test_a_chain_that_is_there_already(tmp_path: Path) -> None:
         apply_chain(streams, plan, rest=lambda _: STOPPED)
     _, outcome = apply_chain(streams, plan, rest=lambda _: STOPPED, accept=ACCEPTED)
     assert outcome.already_done
+
+
+def test_a_sink_without_memory_is_not_rolled_back(place: Location) -> None:
+    """The refusal printed a rewind with ``--sink-policy rollback``, which is refused for such a sink."""
+    manifest = back_up(place, stream(4)).manifest
+    orders = plant(place / "orders", stream(6))
+    sink = Sink(kind="foreachBatch")
+    plan = plan_restore(repository(place), manifest, orders, replace=True, sink=sink_says(sink, manifest, orders))
+    (risk,) = plan.risks
+    assert (risk.word, "airflow-ckpt rewind" in risk.why) == ("sink_duplicates", False)
