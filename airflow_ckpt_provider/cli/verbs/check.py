@@ -13,6 +13,7 @@ from airflow_ckpt_provider.backup.repository_repair import apply_objects_repair,
 from airflow_ckpt_provider.backup.trust import Trust, check_trust
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
+from airflow_ckpt_provider.cli.repair_command import show_repairs
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.storage.packs import WITHOUT_RECORD
 
@@ -26,6 +27,8 @@ def check(call: Call) -> Answer:
         _show(report, call.screen)
     if call.screen and trust:
         _show_trust(trust, call.screen)
+    if call.screen:
+        show_repairs(call.screen, repository, [damaged.name for damaged in report.damaged])
     document = {**report.to_json(), "trust": trust.to_json() if trust else None}
     return Answer(document, findings=not report.ok or bool(trust and trust.findings))
 

@@ -14,6 +14,7 @@ from airflow_ckpt_provider.backup.verify import ReadData, VerifyReport, verify_b
 from airflow_ckpt_provider.backup.verify_repository import VerifiedRepository, verify_repository
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
+from airflow_ckpt_provider.cli.repair_command import show_repairs
 from airflow_ckpt_provider.errors import RefusedError
 
 #: In the place of a backup's id: all of them.
@@ -35,6 +36,8 @@ def verify(call: Call) -> Answer:
     note_verification(repository, report)
     if call.screen:
         _show(report, call.screen, asked=read_data is not None)
+        if report.damaged:
+            show_repairs(call.screen, repository, [report.name])
     return Answer(report.to_json(), findings=not report.ok)
 
 
@@ -49,6 +52,7 @@ def _verify_all(call: Call, repository: Repository, read_data: ReadData | None) 
         )
     if call.screen:
         _show_all(report, call.screen)
+        show_repairs(call.screen, repository, [stream.name for stream in report.streams if stream.damaged])
     return Answer(report.to_json(), findings=not report.ok)
 
 

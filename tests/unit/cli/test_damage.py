@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,21 @@ def test_verify_all_for_people(repository: Path) -> None:
     finished = run("verify", repository, "all", "--read-data")
     assert finished.code == 1
     assert "Findings: 1" in finished.out
+
+
+@pytest.mark.parametrize("verb", [("verify",), ("verify", "all"), ("check",)], ids=" ".join)
+def test_damage_ends_with_the_command_that_plans_its_repair(
+    repository: Path, checkpoint: Path, rotten: Path, verb: tuple[str, ...]
+) -> None:
+    finished = run(verb[0], repository, *verb[1:])
+    assert finished.code == 1
+    last = finished.out.splitlines()[-1]
+    assert last == f"To plan the repair: airflow-ckpt repair {repository} {checkpoint} --name orders"
+    assert run(*shlex.split(last.partition(": airflow-ckpt ")[2])).code == 0
+
+
+def test_without_damage_there_is_nothing_to_repair(repository: Path) -> None:
+    assert "To plan the repair" not in run("verify", repository).out + run("check", repository).out
 
 
 def test_verify_one_of_them_by_age(repository: Path) -> None:
