@@ -371,15 +371,12 @@ class _Search:
 
 def _error(location: Location, found: _NotKnown, *, stopping: bool) -> QueryNotStoppedError:
     what = "is in use" if found.is_used else "may be in use: it is not known that its query is stopped"
-    silence = (
-        f"leave it without a change for {found.needed:.0f} s and allow that wait (wait_at_most / --wait-at-most)"
-        if found.needed is not None
-        else "no silence is a proof here, however long it is"
-    )
     ways = (
         "stop the query. Then (1) say so: query_is_stopped / --query-is-stopped; or (2) give a probe that can report it: the "
-        f"driver's progress lines, the application's address in Spark's REST interface, or a command; or (3) {silence}"
+        "driver's progress lines, the application's address in Spark's REST interface, or a command"
     )
+    if found.needed is not None:  # else no silence is a proof, however long it is
+        ways += f"; or (3) leave it without a change for {found.needed:.0f} s and allow that wait (wait_at_most / --wait-at-most)"
     message, hint = f"{location} {what}: {found.why}", ways
     if stopping:
         message = f"{location} is sealed, and it is still not known that its query is stopped: {found.why}"

@@ -38,6 +38,9 @@ RUNNING_AGAIN = "running_again"
 #: Kinds that somebody has to end.
 UNFINISHED = (UNDER_WAY, SEALED_BY_ANOTHER)
 
+#: Without it the commands that are shown are refused: the statement that a killed worker was given is not kept.
+_SAY_SO = "Say that the query is stopped (--query-is-stopped)"
+
 
 @dataclass(frozen=True, slots=True)
 class RewindStatus:
@@ -272,14 +275,15 @@ def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStat
         return RewindStatus(
             UNDER_WAY,
             f"{place} is being put back to what it was before {what}, and that was stopped half-way. It is sealed, so that no "
-            f"Spark can start from it. The same undo again completes it{by_spark}:",
+            f"Spark can start from it. The same undo again completes it{by_spark}. {_SAY_SO}:",
             (commands[-1],),
             plan_id,
         )
     return RewindStatus(
         UNDER_WAY,
         f"{place} is being {doing}, and that was stopped half-way. It is sealed, so that no Spark can start from it. The same "
-        f"{kind} again{'' if len(commands) > 1 else ', with all that it was given,'} completes it; undo undoes it{by_spark}:",
+        f"{kind} again{'' if len(commands) > 1 else ', with all that it was given,'} completes it; undo undoes it{by_spark}. "
+        f"{_SAY_SO}:",
         commands,
         plan_id,
     )

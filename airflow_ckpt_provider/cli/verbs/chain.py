@@ -158,7 +158,11 @@ def _restore(call: Call, streams: Sequence[ChainStream], repository: Repository)
         call.screen.print(terminal.title(f"Set {made.set_id} is restored"))
         rows = [(part.name, f"is at batch {part.batch_id}; start it") for part in made.parts]
         call.screen.print(terminal.facts(rows))
-        terminal.next_command(call.screen, "To undo it, until one of them has run", made.undo_command)
+        terminal.next_command(
+            call.screen,
+            "To undo it, until one of them has run (needs --query-is-stopped)",
+            made.undo_command,
+        )
     return Answer(outcome.to_json())
 
 
@@ -204,7 +208,11 @@ def _rewind(call: Call, streams: tuple[ChainStream, ...]) -> Answer:
         call.screen.print(terminal.title(f"Chain {made.plan_id}: the streams are at one boundary"))
         rows = [(part.name, f"is at batch {rewind.batch_id}; start it") for part, rewind in made.rewinds]
         call.screen.print(terminal.facts(rows))
-        terminal.next_command(call.screen, "To undo it, until one of them has run", made.undo_command)
+        terminal.next_command(
+            call.screen,
+            "To undo it, until one of them has run (needs --query-is-stopped)",
+            made.undo_command,
+        )
     return Answer(outcome.to_json())
 
 

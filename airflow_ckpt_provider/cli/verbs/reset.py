@@ -85,4 +85,4 @@ def _show(call: Call, plan: ResetPlan, outcome: ResetOutcome) -> None:
     if outcome.kept:
         rows.append(("kept", outcome.kept))
     call.screen.print(terminal.facts(rows))
-    terminal.next_command(call.screen, "To undo it, until the query has run", plan.take_back)
+    terminal.next_command(call.screen, "To undo it, until the query has run (needs --query-is-stopped)", plan.take_back)

@@ -205,7 +205,7 @@ def _show(call: Call, outcome: RewindOutcome, repository: Repository) -> None:
     rows.append(("next", f"start the query: it continues with batch {outcome.batch_id + 1}"))
     call.screen.print(terminal.facts(rows))
     undo = undo_command(outcome.checkpoint, outcome.plan_id, repository, call.args.sink)
-    terminal.next_command(call.screen, "To undo it, until the query has run", undo)
+    terminal.next_command(call.screen, "To undo it, until the query has run (needs --query-is-stopped)", undo)
 
 
 def _back(version: int | None) -> str:

@@ -202,7 +202,7 @@ class TestSilence:
         assert why.rpartition("|")[2] in error.message
         assert error.needed is None
         assert error.hint is not None
-        assert error.hint.endswith("or (3) no silence is a proof here, however long it is")
+        assert error.hint.endswith("in Spark's REST interface, or a command")  # there is no third way
         assert world.awake == 0
 
     def test_a_probe_is_asked_meanwhile(self) -> None:

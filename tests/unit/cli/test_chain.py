@@ -31,7 +31,7 @@ def test_there_and_back(chained: Chained) -> None:
     done = run("chain", "rewind", *named, "--to-batch", 4, *applied)
     assert done.code == 0, done.err
     assert "bronze" in done.out
-    assert "To undo it, until one of them has run: airflow-ckpt chain undo " in done.out
+    assert "To undo it, until one of them has run (needs --query-is-stopped): airflow-ckpt chain undo " in done.out
     back = run("chain", "undo", *named, *STOPPED)
     assert back.code == 0, back.err
     assert "its table is forward again in version 8" in back.out

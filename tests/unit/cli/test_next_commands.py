@@ -54,7 +54,7 @@ def test_what_is_printed_is_run_as_it_is(checkpoint: Path, tmp_path: Path, keys:
     assert done.code == 0, done.err
     status = run("status", checkpoint, "--repository", kept, "--key-file", keys[0], "--json")
     (undo,) = status.document["commands"]
-    assert shlex.split(undo)[1:] == printed(done, "To undo it, until the query has run")
+    assert shlex.split(undo)[1:] == printed(done, "To undo it, until the query has run (needs --query-is-stopped)")
     undone = run(*shlex.split(undo)[1:], *STOPPED)
     assert undone.code == 0, undone.err
     assert (checkpoint / "offsets" / str(NEWEST)).exists()

@@ -305,7 +305,8 @@ def test_the_reset_of_a_flow_by_an_earlier_version(tmp_path: Path) -> None:
     del document["request"]
     kept.replace(path, json.dumps(document).encode())
     situation = status_of(Checkpoint.at(storage / FLOW / "1"), Repository.open(kept))
-    assert "The same flow-reset again, with all that it was given, completes it; undo undoes it:" in situation.message
+    said = "The same flow-reset again, with all that it was given, completes it; undo undoes it. Say that the query is "
+    assert said + "stopped (--query-is-stopped):" in situation.message
     assert [command.split()[1] for command in situation.commands] == ["undo"]
     assert main([*argv, "--apply"]) == 0
 
