@@ -23,16 +23,29 @@ from airflow_ckpt_provider.verdict import Verdict
 _SUFFIX = "-undo"
 
 
+#: Characters of the reasons that the refusal of a plan repeats.
+_SHORT = 200
+
+
 @dataclass(frozen=True, slots=True)
 class Risk:
     """What a plan would do that somebody has to accept first.
 
     :param word: how it is accepted, such as ``sink_duplicates``.
     :param why: what would happen, in words.
+    :param way: what can be done about it; empty where there is nothing to do but to accept it or not.
     """
 
     word: str
     why: str
+    way: str = ""
+
+    def in_short(self) -> str:
+        """The word with the first reasons: a plan has all of them."""
+        first, *more = self.why.split("; ")
+        while more and len(first) + len(more[0]) < _SHORT:
+            first += f"; {more.pop(0)}"
+        return f"{self.word} ({first}{'; …' if more else ''})"
 
 
 class Plan:
@@ -230,8 +243,13 @@ class Plan:
             listed = ", ".join(repr(risk.word) for risk in left)
             raise RefusedError(
                 f"the {self.kind} of {self.checkpoint} needs somebody to accept: "
-                + "; ".join(f"{risk.word} ({risk.why})" for risk in left),
-                hint=f"choose another target or put the cause right; or accept explicitly: {words} (accept=[{listed}])",
+                + "\n  ".join(risk.in_short() for risk in left),
+                hint="; ".join(
+                    (
+                        *dict.fromkeys(risk.way for risk in left if risk.way),
+                        f"choose another target or put the cause right; or accept explicitly: {words} (accept=[{listed}])",
+                    )
+                ),
             )
 
     def check_fingerprint(self, shown: str | None, begun: str | None = None) -> None:

@@ -31,7 +31,7 @@ def accept_block(risks: Sequence[Risk]) -> str:
     """What a person has to accept before a plan is carried out, with the exact words to give; empty where there is nothing."""
     if not risks:
         return ""
-    lines = markdown.bullets(f"`{risk.word}`: {risk.why}" for risk in risks)
+    lines = markdown.bullets(f"`{risk.word}`: {'; '.join(filter(None, (risk.why, risk.way)))}" for risk in risks)
     words = " ".join(f"--accept {risk.word}" for risk in risks)
     listed = ", ".join(f'"{risk.word}"' for risk in risks)
     return (

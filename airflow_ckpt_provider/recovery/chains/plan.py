@@ -101,7 +101,7 @@ class JointPlan(Plan):
         found: dict[str, list[str]] = {}
         for name, change in self.changes:
             for risk in change.risks:
-                found.setdefault(risk.word, []).append(f"{name}: {risk.why}")
+                found.setdefault(risk.word, []).append("; ".join(filter(None, (f"{name}: {risk.why}", risk.way))))
         return found
 
 

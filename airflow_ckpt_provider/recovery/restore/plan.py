@@ -141,7 +141,7 @@ class RestorePlan(Plan):
         for verdict, reasons in self.sink.by_verdict.items():
             word = sink_risk(verdict)
             if word is not None:
-                yield Risk(word, f"{'; '.join(reasons)}{way}")
+                yield Risk(word, "; ".join(reasons), way)
 
     def _roll_back_too(self, sinks: Sequence[tuple[str, str, Verdict]]) -> str:
         """How the sinks are rolled back as well; empty for foreachBatch, foreach and Kafka sinks alone: they have none."""
@@ -154,7 +154,7 @@ class RestorePlan(Plan):
         )
         # Without a checkpoint at the target there is nothing yet that could be rewound.
         first = "accept it, restore, do not start the query, and rewind what was restored: "
-        return f"; to roll the sink back too: {'' if self.target.is_checkpoint else first}`{rewind}`"
+        return f"to roll the sink back too: {'' if self.target.is_checkpoint else first}`{rewind}`"
 
     @property
     def writes_offsets(self) -> Collection[str]:

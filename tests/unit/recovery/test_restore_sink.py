@@ -48,7 +48,7 @@ def test_a_table(place: Location, tmp_path: Path, newest: int, verdict: Verdict)
     assert (
         "accept it, restore, do not start the query, and rewind what was restored: "
         f"`airflow-ckpt rewind {target.uri} --to-batch 4 --repository {place / 'backups'} --sink {tmp_path / 'table'} "
-        "--sink-policy rollback`" in e.value.message
+        "--sink-policy rollback`" in (e.value.hint or "")
     )
     assert "--accept sink_skips" in (e.value.hint or "")
     assert target.walk() == {}
@@ -86,7 +86,7 @@ def test_the_way_that_the_refusal_names(place: Location, tmp_path: Path) -> None
         repository(place), manifest, replacing, replace=True, sink=sink_says(ahead, manifest, replacing)
     )
     assert plan.risks
-    assert not any("do not start the query" in risk.why for risk in plan.risks)  # there it can be rewound at once
+    assert not any("do not start the query" in risk.way for risk in plan.risks)  # there it can be rewound at once
 
 
 def test_the_checkpoint_is_where_a_rewind_goes_already(place: Location, tmp_path: Path) -> None:
@@ -137,4 +137,4 @@ def test_a_sink_without_memory_is_not_rolled_back(place: Location) -> None:
     sink = Sink(kind="foreachBatch")
     plan = plan_restore(repository(place), manifest, orders, replace=True, sink=sink_says(sink, manifest, orders))
     (risk,) = plan.risks
-    assert (risk.word, "airflow-ckpt rewind" in risk.why) == ("sink_duplicates", False)
+    assert (risk.word, "airflow-ckpt rewind" in risk.way) == ("sink_duplicates", False)

@@ -305,7 +305,7 @@ class TestOtherVerbs:
         assert f"| `{sinks.files.uri}` | file | **WILL_SKIP** |" in plan.to_markdown()
         assert "Is this all of it?" in plan.to_markdown()
         named = f"--sink {sinks.first.uri} --sink {sinks.second.uri} --sink {sinks.files.uri} --sink-policy rollback"
-        assert named in plan.risks[0].why
+        assert named in plan.risks[0].way
         assert len(plan.to_json()["sinks"]) == 3
 
     def test_a_restore_asks_for_what_each_sink_does(self, orders: Location, sinks: Sinks, tmp_path: Path) -> None:
