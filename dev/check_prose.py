@@ -8,6 +8,7 @@ are at most 120 characters wide; tables, code blocks and single words such as li
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -52,6 +53,13 @@ def prose(path: str, text: str) -> Iterator[tuple[int, str]]:
             following = comments[number + 1][1] if comments[number + 1 : number + 2] else ""
             adjoining = comments[number + 1 : number + 2] and comments[number + 1][0] == line + 1
             yield line, f"{comment}\n{following.partition(' ')[0]}" if adjoining else comment
+    elif path.endswith(".ipynb"):
+        # Each line of a cell is a string of its own: a phrase may run on in the next one.
+        at = 0
+        for cell in json.loads(text)["cells"]:
+            first = next((json.dumps(line, ensure_ascii=False) for line in cell["source"]), "")
+            at = max(text.find(first, at), at)
+            yield text.count("\n", 0, at) + 1, "".join(cell["source"])
     elif path == "CONTRIBUTING.md":
         before, _, after = text.partition("## Terms\n")
         _, heading, rest = after.partition("\n## ")

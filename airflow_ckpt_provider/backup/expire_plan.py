@@ -159,14 +159,14 @@ class ExpirePlan:
         head = (
             ("repository", f"`{self.repository}`"),
             ("policy", str(self.policy)),
-            ("stay", str(len(self.kept))),
-            ("go", str(len(self.going))),
+            ("kept", str(len(self.kept))),
+            ("removed", str(len(self.going))),
             ("fingerprint", f"`{self.fingerprint}`"),
         )
         parts = ["### Expire\n", markdown.facts(head) + "\n"]
         for name in dict.fromkeys(d.backup.name for d in self.decisions):
             rows = [
-                (d.backup.backup_id, "stays" if d.keep else "**goes**", "; ".join(d.reasons))
+                (d.backup.backup_id, "kept" if d.keep else "**removed**", "; ".join(d.reasons))
                 for d in self.decisions
                 if d.backup.name == name
             ]

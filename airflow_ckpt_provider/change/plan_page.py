@@ -27,16 +27,37 @@ def plan_page(
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def accept_block(risks: Sequence[Risk]) -> str:
-    """What a person has to accept before a plan is carried out, with the exact words to give; empty where there is nothing."""
+def accept_block(risks: Sequence[Risk], *, nothing: str = "") -> str:
+    """What a person has to accept before a plan is carried out, with the exact words to give; empty where there is nothing.
+
+    :param risks: what has to be accepted.
+    :param nothing: why there is nothing to do to the checkpoint; what the next start does has to be accepted all the same.
+    """
     if not risks:
-        return ""
+        return nothing
     lines = markdown.bullets(f"`{risk.word}`: {'; '.join(filter(None, (risk.why, risk.way)))}" for risk in risks)
     words = " ".join(f"--accept {risk.word}" for risk in risks)
     listed = ", ".join(f'"{risk.word}"' for risk in risks)
-    return (
-        f"To be accepted before it is carried out:\n\n{lines}\n\nThe words to give: `{words}`, or `accept=[{listed}]`."
+    before = (
+        f"{nothing}\n\nTo be accepted before the query is started" if nothing else "To be accepted before it is applied"
     )
+    return f"{before}:\n\n{lines}\n\nThe words to give: `{words}`, or `accept=[{listed}]`."
+
+
+def named_sink(uri: str, kind: str, more: str = "") -> str:
+    """A sink in one line: its kind once, also where it has no place and is called by it.
+
+    :param uri: where it is, or its kind.
+    :param kind: of which kind it is.
+    :param more: what is done to it.
+    """
+    about = ", ".join(filter(None, ("" if uri == kind else kind, more)))
+    return f"`{uri}` ({about})" if about else f"`{uri}`"
+
+
+def files(number: int) -> str:
+    """A number of files."""
+    return "1 file" if number == 1 else f"{number} files"
 
 
 def some(paths: Sequence[str]) -> str:

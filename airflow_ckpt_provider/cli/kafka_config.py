@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import StorageError
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.backup.facts import ObserveSources
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 def configuration(file: str) -> dict[str, Any]:
     """Read the file.
 
-    :raises RefusedError: it cannot be read, or is no configuration of a client.
+    :raises StorageError: it cannot be read.
+    :raises RefusedError: it is no configuration of a client.
     """
     from airflow_ckpt_provider.guards.kafka_settings import read_config
 
     try:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, ValueError) as e:
-        raise RefusedError(f"--kafka-config {file} cannot be read: {e}", hint="give a file on this machine") from e
+        raise StorageError(f"--kafka-config {file} cannot be read: {e}", hint="give a file on this machine") from e
     return read_config(text, name=file)
 
 

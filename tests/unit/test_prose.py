@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from pathlib import Path
 
@@ -46,6 +47,15 @@ raise E(
 # on.
 """
     assert [line.split(": ")[0] for line in found("a.py", text)] == ["a.py:3", "a.py:8", "a.py:6", "a.py:11"]
+
+
+def test_a_phrase_runs_on_in_the_next_line_of_a_notebook() -> None:
+    lines = ["Say it.\n", "`--query-is-stopped` is your\n", "word that it rests."]
+    text = json.dumps({"cells": [{"source": ["# A\n", "# page"]}, {"source": lines}]}, indent=1)
+    at = text.splitlines().index('    "`--query-is-stopped` is your\\n",') + 1
+    assert found("page.ipynb", text) == [
+        f"page.ipynb:{at}: write 'your statement, the statement of …', not 'your word'"
+    ]
 
 
 def test_names_in_code_are_no_prose() -> None:

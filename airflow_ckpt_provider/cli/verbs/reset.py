@@ -63,13 +63,19 @@ def reset(call: Call) -> Answer:
     return Answer(outcome.to_json())
 
 
-def _way(call: Call) -> ResetWay | None:
+def _way(call: Call) -> ResetWay:
     args = call.args
     chosen = [way for way in ResetWay if getattr(args, way.value.replace("-", "_"))]
     if len(chosen) > 1:
         options = " and ".join(f"--{way.value}" for way in chosen)
         raise UsageError(f"{options} exclude each other", hint="give one of them")
-    return chosen[0] if chosen else None
+    if not chosen:
+        raise UsageError(
+            f"what is to take the place of {call.args.checkpoint} was not said",
+            hint="continue at its position (--keep-position), let the sources' own options decide (--from-scratch), or keep it "
+            "under a new query id (--new-query-id)",
+        )
+    return chosen[0]
 
 
 def _show(call: Call, plan: ResetPlan, outcome: ResetOutcome) -> None:

@@ -329,7 +329,7 @@ class ChainPlan(JointPlan):
             ("undo", f"{undo}; only until one of the streams is started"),
         ]
         nothing = "Nothing to do: all streams are at these batches." if self.already_done else ""
-        parts = (self._table(), accept_block(self.risks), nothing)
+        parts = (self._table(), accept_block(self.risks, nothing=nothing))
         return plan_page("Rewind of a chain", self.plan_id, rows, self.reasons, *parts, steps=self.steps)
 
     def _table(self) -> str:

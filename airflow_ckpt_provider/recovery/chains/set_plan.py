@@ -191,7 +191,7 @@ class SetRestorePlan(JointPlan):
             ("undo", "possible; only until one of the streams is started"),
         ]
         nothing = "Nothing to do: all checkpoints are as the set has them." if self.already_done else ""
-        parts = (self._table(), accept_block(self.risks), nothing)
+        parts = (self._table(), accept_block(self.risks, nothing=nothing))
         return plan_page("Restore of a set", self.plan_id, rows, self.reasons, *parts, steps=self.steps)
 
     def _table(self) -> str:

@@ -13,7 +13,7 @@ from airflow_ckpt_provider.change.edits import Edits, expect_edited, literal_wri
 from airflow_ckpt_provider.change.fail_closed_order import highest_offsets
 from airflow_ckpt_provider.change.plan import Plan, Risk, sink_words
 from airflow_ckpt_provider.change.plan_document import reads_document
-from airflow_ckpt_provider.change.plan_page import accept_block, plan_page
+from airflow_ckpt_provider.change.plan_page import accept_block, files, named_sink, plan_page
 from airflow_ckpt_provider.change.risks import sink_risk, source_risk
 from airflow_ckpt_provider.change.target import Target
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
@@ -281,7 +281,7 @@ class ResetPlan(FirstStart, Plan):
         written = (f"write {named}: what was read already, or the batch number",) if named else ()
         return (
             "seal the checkpoint and list it again",
-            f"set all {len(self.before)} files aside in the repository",
+            f"set {'1 file' if len(self.before) == 1 else f'all {files(len(self.before))}'} aside in the repository",
             f"delete them, first the entries of `{_GATE}` without which Spark does not start",
             *written,
             "write the audit record",
@@ -384,7 +384,7 @@ class ResetPlan(FirstStart, Plan):
             ("checkpoint", f"`{self.checkpoint}`"),
             ("asked for", self.request.way.value),
             ("start", self._start_in_words()),
-            ("sink", f"`{self.cutover.uri}` ({self.cutover.kind})")
+            ("sink", named_sink(self.cutover.uri, self.cutover.kind))
             if len(self.cutovers) == 1
             else ("sinks", f"{len(self.cutovers)}, see below"),
             ("verdict", f"**{self.verdict.value}**"),

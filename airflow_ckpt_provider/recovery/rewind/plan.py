@@ -14,7 +14,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.edits import Edits, Write, entry_writes, expect_edited, listed_files, literal_writes
 from airflow_ckpt_provider.change.plan import Plan, Risk, chain_command, undo_command
 from airflow_ckpt_provider.change.plan_document import reads_document
-from airflow_ckpt_provider.change.plan_page import accept_block, plan_page, some
+from airflow_ckpt_provider.change.plan_page import accept_block, files, plan_page, some
 from airflow_ckpt_provider.change.risks import source_risk
 from airflow_ckpt_provider.change.target import Target
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
@@ -290,11 +290,14 @@ class RewindPlan(Plan):
         """What ``apply`` does, in order."""
         if self.already_done:
             return ()
-        steps = ["seal the checkpoint and list it again", f"set {len(self.deletes)} files aside in the repository"]
+        steps = ["seal the checkpoint and list it again"]
+        if self.deletes:
+            steps.append(f"set {files(len(self.deletes))} aside in the repository")
         steps += steps_of(self.sinks, self.batch_id)
-        steps.append(f"delete {len(self.deletes)} files of the checkpoint: {some(self.deletes)}")
+        if self.deletes:
+            steps.append(f"delete {files(len(self.deletes))} of the checkpoint: {some(self.deletes)}")
         if self.writes:
-            steps.append(f"write {len(self.writes)} files from backup {self.source_of_state}")
+            steps.append(f"write {files(len(self.writes))} from backup {self.source_of_state}")
         if self.moved:
             entries = ", ".join(f"`{path}`" for path in sorted(self.moved))
             steps.append(f"write {entries} with source positions behind the rollback of what the stream reads")
@@ -415,7 +418,7 @@ class RewindPlan(Plan):
         ]
         steps = self.steps
         nothing = "Nothing to do: the checkpoint is at this batch." if self.already_done else ""
-        parts = (sinks_table(self.sinks), accept_block(self.risks), nothing)
+        parts = (sinks_table(self.sinks), accept_block(self.risks, nothing=nothing))
         return plan_page("Rewind", self.plan_id, rows, self.reasons, *parts, steps=steps)
 
     def _replay_in_words(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.change.plan import Risk
+from airflow_ckpt_provider.change.plan_page import named_sink
 from airflow_ckpt_provider.change.risks import sink_risk
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.report import worst
@@ -137,9 +138,9 @@ class PlannedSink:
     @property
     def in_words(self) -> str:
         """The sink in one line of a plan."""
-        policy = f", policy {self.policy.value}" if self.policy else ""
+        policy = f"policy {self.policy.value}" if self.policy else ""
         leaves = f": {self.rollback_in_words}" if self.rollback_in_words else ""
-        return f"`{self.report.uri}` ({self.report.kind}{policy}){leaves}"
+        return f"{named_sink(self.report.uri, self.report.kind, policy)}{leaves}"
 
     @property
     def _version(self) -> str:

@@ -55,7 +55,7 @@ def test_plan_and_apply(place: Location) -> None:
     assert planned.steps[2] == "remove 3 manifests, oldest first"
     assert json.loads(json.dumps(planned.to_json())) == planned.to_json()
     markdown = planned.to_markdown()
-    assert f"| {made['day4'].backup_id} | **goes** | no rule keeps it |" in markdown
+    assert f"| {made['day4'].backup_id} | **removed** | no rule keeps it |" in markdown
     assert "keep-last 2" in markdown
 
     outcome = apply_expire(opened(place), planned, made_by="me", reason="tidy")

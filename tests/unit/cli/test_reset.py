@@ -87,11 +87,12 @@ def test_for_people(checkpoint: Path) -> None:
     ("argv", "code", "words"),
     [
         (["--keep-position", "--from-scratch"], 2, "--keep-position and --from-scratch exclude each other"),
-        ([], 1, "what is to take the place of"),
+        ([], 2, "what is to take the place of"),
         (["--keep-position", "--apply", *STOPPED], 1, "--accept sink_unknown"),
         (["--from-scratch", "--batch", "3"], 1, "a batch goes with keep-position"),
         (["--keep-position", "--batch", "99"], 1, "batch 99 is not in the log"),
         (["--keep-position", "--source", "4=5"], 1, "the query has no source '4'"),
+        (["--keep-position", "--kafka-config", "nowhere"], 3, "--kafka-config nowhere cannot be read"),
         (["--keep-position", "--accept", "FINE"], 2, "'FINE' is not one of sink_skips, "),
         (["--keep-position", "--sink", "nowhere"], 1, "neither a Delta table nor the output of a file sink"),
     ],

@@ -144,3 +144,23 @@ def test_a_directory_whose_name_no_stream_can_have(checkpoint: Path) -> None:
             "HINT: give the stream a name: name / --name, of letters, digits, '.', '_', '-' and '='\n",
         )
     assert run("rewind", place, "--list", "--name", "orders").code == 0
+
+
+def test_a_plan_counts_its_files_and_names_its_sink_once(checkpoint: Path) -> None:
+    (checkpoint / "commits" / str(NEWEST)).unlink()
+    for state in (checkpoint / "state").rglob(f"{NEWEST + 1}.*"):
+        state.unlink()
+    for source in (checkpoint / "sources").rglob(str(NEWEST)):
+        source.unlink()
+    shown = run("rewind", checkpoint, "--to-latest", "--sink", "foreachBatch").out
+    assert "set 1 file aside in the repository" in shown
+    assert f"delete 1 file of the checkpoint: offsets/{NEWEST}" in shown
+    assert "foreachBatch (foreachBatch)" not in shown
+    assert "unknown (unknown)" not in run("rewind", checkpoint, "--to-latest").out
+
+
+def test_what_the_next_start_does_is_accepted_though_there_is_nothing_to_do(checkpoint: Path, tmp_path: Path) -> None:
+    delta_table(tmp_path / "other", range(2), app_id="of another query")
+    shown = run("rewind", checkpoint, "--to-current", "--sink", tmp_path / "other").out
+    assert shown.index("Nothing to do: ") < shown.index("To be accepted before the query is started:")
+    assert "To be accepted before it is applied" not in shown

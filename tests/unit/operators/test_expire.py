@@ -43,7 +43,7 @@ def test_plan_then_apply_what_was_shown(backups: Repository, repository: Path, r
     assert (planned["mode"], planned["outcome"], planned["prune_outcome"]) == ("plan", None, None)
     assert planned["prune"]["objects"] == 0
     assert [d["backup_id"] for d in planned["plan"]["going"]] == [ids[1], ids[0]]
-    assert f"| {ids[2]} | stays | last backup" in planned["markdown"]
+    assert f"| {ids[2]} | kept | last backup" in planned["markdown"]
     shown = planned["plan"]["fingerprint"]
     applied = expire(repository, mode="apply", prune=True, fingerprint=shown, reason="tidy").execute(run())
     assert backups.backup_ids("orders") == ids[2:]
