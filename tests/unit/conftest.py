@@ -11,8 +11,11 @@ from airflow_ckpt_provider.storage.location import Location
 from tests.support.watched_stores import forget_all, in_memory
 
 # A busy machine is no fault of the code, and nothing is to be left in the working copy.
-# The same examples every time, so that a red run is somebody's doing; EXPLORE=1 tries others.
-settings.register_profile("unit", deadline=None, database=None, derandomize=not os.environ.get("EXPLORE"))
+# The same examples every time, so that a red run is somebody's doing; EXPLORE=1 tries others, and more: every night.
+_EXPLORE = bool(os.environ.get("EXPLORE"))
+settings.register_profile(
+    "unit", deadline=None, database=None, derandomize=not _EXPLORE, max_examples=200 if _EXPLORE else 40
+)
 settings.load_profile("unit")
 
 #: Tests that `make test-fast` leaves out, by the beginning of their ids: those that take long, read Spark's jars or load Airflow.

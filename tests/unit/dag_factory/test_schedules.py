@@ -5,7 +5,7 @@ from __future__ import annotations
 import pendulum
 from airflow.timetables.base import TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from airflow_ckpt_provider.dag_factory.stream_dags import stream_dags
@@ -29,7 +29,6 @@ _FIELDS = (
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.tuples(*_FIELDS).map(" ".join))
 def test_airflow_takes_it(cron: str) -> None:
     assume(is_cron(cron))
@@ -40,7 +39,6 @@ def test_airflow_takes_it(cron: str) -> None:
         assert timetable.next_dagrun_info(last_automated_data_interval=None, restriction=begin)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.tuples(*_FIELDS).map(" ".join))
 def test_no_interval_of_airflow_is_longer_than_the_longest(cron: str) -> None:
     assume(is_cron(cron))
