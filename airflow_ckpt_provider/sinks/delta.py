@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.gaps import runs
 from airflow_ckpt_provider.errors import package_with
+from airflow_ckpt_provider.guards.delta_log import AddedFile
 from airflow_ckpt_provider.sinks.delta_history import changed_settings
 from airflow_ckpt_provider.sinks.earlier_run import NONE_PLANNED
 from airflow_ckpt_provider.sinks.query_ids import QueryIds, strange_ids
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 RESTORED_WITHOUT_SPARK = frozenset(
     {"appendOnly", "invariants", "checkConstraints", "generatedColumns", "changeDataFeed", "timestampNtz"}
 )
+#: In place of a feature: the table is a shallow clone, and files of its original are put back.
+SHALLOW_CLONE = "shallowClone"
 
 
 def is_append_only(configuration: Mapping[str, str]) -> bool:
@@ -260,6 +263,8 @@ def _rollback(start: TableStart) -> tuple[SinkRollback | None, str | None]:
         )
     # The version just before the first commit that leaves: others' changes of the table up to then stay.
     features = sorted(history.features - RESTORED_WITHOUT_SPARK)
+    if not features and after and _needs_files_elsewhere(history, after[0].version - 1):
+        features = [SHALLOW_CLONE]
     unchanged = _same_as_newest(history) if features else history.newest
     target = after[0].version - 1 if after else unchanged
     if target is None:
@@ -285,6 +290,13 @@ def _rollback(start: TableStart) -> tuple[SinkRollback | None, str | None]:
         ),
         None,
     )
+
+
+def _needs_files_elsewhere(history: TableHistory, version: int) -> bool:
+    """Whether files of another table have left since a version: ``deltalake`` (1.6) does not find them where they are."""
+    later = [commit for commit in history.commits if commit.version > version]
+    came = {path for commit in later for path in commit.added}
+    return any(AddedFile(path, None).is_elsewhere for commit in later for path in commit.removed - came)
 
 
 def _of_others(commit: TableCommit, history: TableHistory) -> str:

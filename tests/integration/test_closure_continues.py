@@ -37,9 +37,9 @@ REWOUND = (
 )
 #: The same, and a source log and a sink's log; backed up into packs and restored from them.
 RESTORED = (*REWOUND, "file_to_file_compact")
-#: Of the locked Spark, what every run of the tests starts: a join in Spark's own state store, RocksDB. A source log comes
+#: Of the locked Spark, what every run of the tests starts, beside a join in Spark's own state store: RocksDB. A source log comes
 #: out of packs.
-QUICK = ("hdfs_ssjoin", "tws_rocks")
+QUICK = ("tws_rocks",)
 #: kind -> files of its closure, each of which Spark cannot do without.
 NEEDED = {
     "file_to_file_compact": ("offsets/6", "sources/0/5.compact", "sources/0/7"),

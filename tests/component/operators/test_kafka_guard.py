@@ -286,7 +286,7 @@ def test_command_line(kafka_broker: KafkaBroker, checkpoint: Path, topic: str, t
     assert (unknown.code, json.loads(unknown.out)["verdict"]) == (1, "UNKNOWN")
     config.write_text('{"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": 1000}')
     assert run_command("guard").code == 2
-    assert run_command("guard", checkpoint, "--kafka-config", tmp_path / "none").code == 1
+    assert run_command("guard", checkpoint, "--kafka-config", tmp_path / "none").code == 3
 
 
 def test_preflight(checkpoint: Path, connection: str, kafka_broker: KafkaBroker, topic: str) -> None:

@@ -119,5 +119,5 @@ def test_file_guard(run: Run, tmp_path: Path) -> None:
     guard = FileSourceGuardOperator(task_id="g", checkpoint=str(checkpoint), reader_options={"cleanSource": "delete"})
     assert guard.execute(run())["sources"][0]["planned_files"] == 1
     files[2].unlink()
-    with pytest.raises(AirflowFailException, match="Spark leaves them out silently"):
+    with pytest.raises(AirflowFailException, match="Spark leaves it out silently"):
         guard.execute(run())

@@ -9,6 +9,9 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_ckpt_provider.guards.delta_log import commit_path
+from airflow_ckpt_provider.sinks.query_ids import QueryIds
+from airflow_ckpt_provider.sinks.sink import Sink, inspect_sink
+from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.delta_sink import OTHER, QUERY, Table
 
@@ -78,3 +81,36 @@ def test_the_plan_of_a_rollback_names_what_the_table_still_skips(table: Table) -
     rollback = table.look(4).rollback
     assert rollback
     assert all(f"still skips batches of {OTHER} up to" in each for each in rollback.foreign)
+
+
+def test_a_shallow_clone_is_rolled_back_by_spark(tmp_path: Path) -> None:
+    """deltalake does not find a file of the original: the plan offered what could not be carried out."""
+    log = tmp_path / "clone/_delta_log"
+    log.mkdir(parents=True)
+    original = f"file:{tmp_path}/original/part-0.parquet"
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+    metadata = {"id": "t", "schemaString": '{"type":"struct","fields":[]}', "partitionColumns": [], "configuration": {}}
+    metadata["format"] = {"provider": "parquet", "options": {}}
+
+    def add(path: str, *, changes: bool = True) -> dict[str, object]:
+        return {"add": {"path": path, "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": changes}}
+
+    commits: list[list[dict[str, object]]] = [
+        [{"commitInfo": {"operation": "CLONE"}}, {"protocol": protocol}, {"metaData": metadata}, add(original)],
+        *(
+            [{"commitInfo": {"operation": "WRITE"}}, {"txn": {"appId": QUERY, "version": n}}, add(f"{n}")]
+            for n in range(3)
+        ),
+        [
+            {"commitInfo": {"operation": "OPTIMIZE"}},
+            *({"remove": {"path": path, "dataChange": False}} for path in (original, "0", "1", "2")),
+            add("all", changes=False),
+        ],
+    ]
+    for version, actions in enumerate(commits):
+        (log / f"{version:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+    for name in "012":
+        (tmp_path / "clone" / name).write_text("x")
+    report = inspect_sink(Sink(place=open_location(str(tmp_path / "clone"))), QueryIds.of(QUERY), 0, 2)
+    assert report.rollback
+    assert report.rollback.feature == "shallowClone"
