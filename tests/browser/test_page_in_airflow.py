@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -65,9 +66,19 @@ def _filled(place: Path) -> Path:
     told["streams"][0]["time_to_loss"] = {"seconds": 14 * 3600.0, "known": True, "verdict": "SAFE", "reasons": []}
     report.write_text(json.dumps(told))
     rows = [_row(number, now) for number in range(_STREAMS)]
+    for row in rows:
+        _with_backup(repository, made[0], row)
     document = {"format": "airflow-ckpt-fleet-report", "version": 1, "writer": "others", "looked_at": now.isoformat()}
     repository.location.replace("reports/others.json", json.dumps({**document, "streams": rows}).encode())
     return place
+
+
+def _with_backup(repository: Repository, like: Manifest, row: dict[str, Any]) -> None:
+    """Write the manifest of the backup that a row names, and the note that it was verified: the page reads both."""
+    name, backup_id = row["name"], row["backup"]["backup_id"]
+    made = replace(like, name=name, backup_id=backup_id, checkpoint=row["checkpoint"], files=())
+    repository.location.create(made.path, made.to_document())
+    repository.location.create(f"verified/{name}/{backup_id}/000001-contents.json", b"{}")
 
 
 def _spread(checkpoint: Path) -> None:
