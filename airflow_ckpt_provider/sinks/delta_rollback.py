@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.guards.delta_client import restore
-from airflow_ckpt_provider.sinks.delta_history import PLAN_KEY, read_table_history
+from airflow_ckpt_provider.sinks.delta_history import NO_VERSION, PLAN_KEY, read_table_history
 from airflow_ckpt_provider.sinks.table_history import TableHistory
 from airflow_ckpt_provider.storage.location import Location
 
@@ -73,10 +73,12 @@ def roll_back_table(
     :raises RefusedError: somebody wrote into the table since the plan was made, or at the same moment, or restored it since
         the first run; nothing was changed.
     :raises MissingExtraError: ``deltalake`` is not installed.
-    :raises StorageError: the table could not be read or written.
+    :raises StorageError: the table could not be read or written, or ``deltalake`` restored only a part of the version.
     """
-    done = kept_by(target.table, read_table_history(target.table), target.plan_id)
+    history = read_table_history(target.table)
+    done = kept_by(target.table, history, target.plan_id)
     if done is not None:
+        _expect_restored(target, history, done, undo_command)
         log.info("%s was rolled back by this plan already, in version %d", target.table, done)
         return done
     if by_spark:
@@ -92,12 +94,14 @@ def roll_back_table(
             storage_options=target.storage_options,
             check_lease=check_lease,
         )
-    done = committed_by(target.table, target.plan_id)
+    history = read_table_history(target.table)
+    done = committed_in(history, target.plan_id)
     if done is None:
         raise StorageError(
             f"{target.table}: the restore to version {target.version} left no commit of plan {target.plan_id}",
             hint="check the table's history before anything else; the checkpoint stays sealed",
         )
+    _expect_restored(target, history, done, undo_command)
     if by_spark and done > expected + 1:
         _name_lost(target, expected, done, undo_command)
     how = "by Spark" if by_spark else f"it remembers batch {target.batch_id}"
@@ -134,6 +138,22 @@ def shut_out(target: TableTarget, *, expected: int, check_lease: Callable[[], No
             hint="run the same command again",
         ) from e
     log.info("%s: a commit after version %d shuts a suspended attempt out", target.table, expected)
+
+
+def _expect_restored(target: TableTarget, history: TableHistory, done: int, undo_command: str) -> None:
+    """See that the commit has not removed files that the restored version had: ``deltalake`` restores what it can read.
+
+    :raises StorageError: it has.
+    """
+    commit = history.at(done)
+    if commit is not None and commit.restored == NO_VERSION:
+        raise StorageError(
+            f"{target.table}: version {done} was to restore version {target.version}, and removed files that this version had: "
+            "its log could not put that version together any more",
+            hint=f"undo it (`{undo_command}`)"
+            if undo_command
+            else f"restore version {done - 1}; the checkpoint stays sealed",
+        )
 
 
 def _name_lost(target: TableTarget, expected: int, done: int, undo_command: str) -> None:

@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
+from pyarrow import parquet
 
 from airflow_ckpt_provider.errors import RefusedError, StorageError, UnreadableLogError
 from airflow_ckpt_provider.guards import delta_client
@@ -399,6 +400,39 @@ class TestACleanedLog:
             {"metaData": {**metadata_of(table), **change}},
         )
         assert feature in read_table_history(table.place).features
+
+    def partly(self, table: Table) -> None:
+        """The writer of the log checkpoint at version 3 was stopped after the first of its two parts."""
+        table.batch(0, 1, 2, 3)
+        DeltaTable(table.path).create_checkpoint()
+        log = Path(table.path) / "_delta_log"
+        whole = log / f"{3:020}.checkpoint.parquet"
+        rows = parquet.read_table(whole)
+        parquet.write_table(rows.slice(0, 3), log / f"{3:020}.checkpoint.{1:010}.{2:010}.parquet")
+        whole.unlink()
+        (log / "_last_checkpoint").unlink()
+        table.batch(4)
+        DeltaTable(table.path).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+        table.batch(5, 6, 7).clean_log(4)
+
+    def test_one_part_of_a_checkpoint(self, table: Table) -> None:
+        """It was taken for a whole one, and the rollback removed the rows of the batches before it."""
+        self.partly(table)
+        report = look(table, 5)
+        assert (report.verdict, report.rollback) == (Verdict.WILL_SKIP, None)
+        assert (report.obstacle or "").startswith("version 6 cannot be put together any more")
+
+    def test_a_rollback_that_restores_only_a_part(self, table: Table) -> None:
+        """deltalake restores what it can read of a version; the commit shows it, and a second run does not pass it either."""
+        self.partly(table)
+        expected = table.version
+        target = TableTarget(table.place, 6, QUERY, 5, "7f3a", {})
+        for _ in range(2):
+            with pytest.raises(StorageError, match="removed files that this version had") as raised:
+                roll_back_table(target, expected=expected, undo_command="airflow-ckpt undo")
+            assert raised.value.hint == "undo it (`airflow-ckpt undo`)"
+        roll_back_table(TableTarget(table.place, expected, QUERY, 7, "7f3a-undo", {}), expected=expected + 1)
+        assert table.held == {f"{QUERY}/{batch}" for batch in range(8)}
 
 
 def test_a_commit_that_deltalake_cannot_make_is_no_writer(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
