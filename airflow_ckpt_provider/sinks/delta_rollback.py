@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.guards.delta_client import restore
 from airflow_ckpt_provider.sinks.delta_history import NO_VERSION, PLAN_KEY, read_table_history
+from airflow_ckpt_provider.sinks.named_tables import path_in_sql
 from airflow_ckpt_provider.sinks.table_history import TableHistory
 from airflow_ckpt_provider.storage.location import Location
 
@@ -162,7 +163,7 @@ def _name_lost(target: TableTarget, expected: int, done: int, undo_command: str)
     :raises StorageError: it did.
     """
     between = [c for c in read_table_history(target.table).commits if expected < c.version < done]
-    back = f"RESTORE TABLE delta.`{target.table.uri}` TO VERSION AS OF {done - 1}"
+    back = f"RESTORE TABLE {path_in_sql(target.table)} TO VERSION AS OF {done - 1}"
     or_undo = f"; or give them back by hand ({back}), undo it (`{undo_command}`), and make a new plan"
     if lost := ", ".join(c.describe() for c in between if c.changes_data):
         raise StorageError(
@@ -189,7 +190,7 @@ def kept_by(table: Location, history: TableHistory, plan_id: str) -> int | None:
     """
     done = committed_in(history, plan_id)
     if done is not None and (by := history.left_by(done)) is not None:
-        raise restored_since(str(table), f"delta.`{table.uri}`", plan_id, done, by.describe())
+        raise restored_since(str(table), path_in_sql(table), plan_id, done, by.describe())
     return done
 
 

@@ -20,6 +20,7 @@ from airflow_ckpt_provider.sinks.delta_rollback import (
     shut_out,
 )
 from airflow_ckpt_provider.sinks.kinds import SinkChange, SinkContent, SinkKind, SinkStart
+from airflow_ckpt_provider.sinks.named_tables import path_in_sql
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.report import SinkReport
 from airflow_ckpt_provider.sinks.sink import Sink
@@ -183,7 +184,7 @@ class DeltaSink(SinkKind):
                 f"rewind {change.plan_id} was not ended, and {place} has no RESTORE of it; a Spark that it started may still "
                 "run, and would take out what is written later; nothing was changed",
                 hint="run the same rewind again, which ends it, and undo that; or see that no Spark of it runs any more, make "
-                f"any commit to the table, which lets one that waits refuse (ALTER TABLE delta.`{place.uri}` SET TBLPROPERTIES "
+                f"any commit to the table, which lets one that waits refuse (ALTER TABLE {path_in_sql(place)} SET TBLPROPERTIES "
                 f"('airflow-ckpt.undone' = '{change.plan_id}')), and run the same undo again",
             )
         if done is None or committed_in(history, change.undo_id) is not None or self._is_put_back(change, history):
@@ -274,7 +275,7 @@ class DeltaSink(SinkKind):
             raise RefusedError(
                 f"{place} was written to since rewind {change.plan_id}: it is at version {newest}, the roll-back was {done}",
                 hint=change.instead_of_undo(
-                    f"restore version {done}, without what was written since (RESTORE TABLE delta.`{place.uri}` TO VERSION AS "
+                    f"restore version {done}, without what was written since (RESTORE TABLE {path_in_sql(place)} TO VERSION AS "
                     f"OF {done})"
                 ),
             )

@@ -104,6 +104,11 @@ def in_sql(name: str) -> str:
     return ".".join(p if plain.fullmatch(p) else "`" + p.replace("`", "``") + "`" for p in parts_of(name))
 
 
+def path_in_sql(place: Location) -> str:
+    """A Delta table without a name, for a statement that a person runs."""
+    return f"delta.`{place.uri.replace('`', '``')}`"
+
+
 def prefixed(text: str) -> tuple[str, str] | None:
     """The engine and the name of a text such as ``unity:main.sales.orders``; ``None`` for another text.
 

@@ -12,7 +12,15 @@ from airflow_ckpt_provider.errors import RefusedError, StorageError, WorkspaceEr
 from airflow_ckpt_provider.lakeflow.queries import warehouse_queries
 from airflow_ckpt_provider.sinks.delta_rollback import TableTarget, roll_back_table
 from airflow_ckpt_provider.sinks.described_history import described_history
-from airflow_ckpt_provider.sinks.named_tables import Described, engine_for, in_sql, parts_of, prefixed, quoted
+from airflow_ckpt_provider.sinks.named_tables import (
+    Described,
+    engine_for,
+    in_sql,
+    parts_of,
+    path_in_sql,
+    prefixed,
+    quoted,
+)
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.sinks.spark_restore import APPLICATION
 from airflow_ckpt_provider.sinks.spark_tables import DESCRIBE
@@ -32,6 +40,11 @@ def test_parts(text: str, parts: tuple[str, ...]) -> None:
     assert parts_of(text) == parts
     assert parts_of(quoted(text)) == parts
     assert parts_of(in_sql(text)) == parts
+
+
+def test_a_directory_in_a_statement_that_a_person_runs(tmp_path: Path) -> None:
+    assert path_in_sql(open_location("s3://lake/orders")) == "delta.`s3://lake/orders`"
+    assert path_in_sql(open_location(f"{tmp_path}/a`b")) == f"delta.`{tmp_path}/a``b`"
 
 
 def test_a_name_in_a_statement_that_a_person_runs() -> None:
