@@ -17,6 +17,8 @@ from airflow_ckpt_provider.sinks.table_history import TableCommit, TableHistory
 _NO_NUMBERS = (
     "; more batches are missing than the log has commits: these are no batch numbers, or were written elsewhere"
 )
+#: What a table begins with that has the rows of another one, in Delta's words.
+_COPIES = ("CLONE", "CONVERT", "CREATE TABLE AS SELECT", "CREATE OR REPLACE TABLE AS SELECT")
 _NAME_IT = "name it (--txn-app-id), or give the repository that has the records of the change (--repository)"
 
 
@@ -134,30 +136,34 @@ class TableStart:
                 f"{words_of(lost)} were taken out of the table and not written again: their rows are missing if they had any"
             ]
         first = next(i for i, c in enumerate(self.before) if self.ids.is_own(c))
-        if self._begins_late(oldest):
-            return [
-                f"the table begins with batch {oldest} of the query, and its log is whole: if it was dropped and recreated "
-                f"since, the rows of {words_of(runs(range(oldest)))} are missing"
-            ]
         if oldest > 0 and self.history.gap is not None and self.history.gap <= first:
             return [
                 f"the table begins with batch {oldest} of the query, and snapshots left it before that one was written: whether "
                 "they had older batches is not known"
             ]
+        if missing := self._begins_late(oldest, first):
+            return [
+                f"the table begins with batch {oldest} of the query, and its log is whole: if it was dropped and recreated "
+                f"since, the rows of {words_of(missing)} are missing; see when it was created, and where the query wrote before"
+            ]
         return []
 
-    def _begins_late(self, oldest: int) -> bool:
-        """Whether Delta's own sink, which commits every batch, has no commit of the first ones in a log that is whole.
+    def _begins_late(self, oldest: int, first: int) -> list[range]:
+        """The first batches, of which Spark's own sink has no commit in a log that is whole, though it commits every batch.
 
-        Where others wrote batches into the table too, one of them may be another id of the query: see :meth:`_strange`.
+        Before its oldest one another id of the query may have written them, see :meth:`_strange`; a table that was copied may
+        have brought their rows; and a batch that writes the whole table needs none of them.
+
+        :param first: the place of the commit of the oldest batch.
         """
-        if self.history.format != "delta" or not self.history.is_whole or oldest == 0:
-            return False
-        if self.ids.writes_as(self.history) != self.ids.current or len(self.ids.all) > 1 or self._strangers():
-            return False
-        if any(commit.is_all and self.ids.is_own(commit) for commit in self.before):
-            return False  # in complete mode each batch has all rows
-        return any(batch not in self.unwritten for batch in range(oldest))
+        own = [commit for commit in self.before if self.ids.is_own(commit)]
+        if not self.history.is_whole or self.ids.all != (self.ids.writes_as(self.history),):
+            return []
+        if any(commit.is_all and (commit.replaces or self.history.format == "delta") for commit in own):
+            return []
+        if any(commit.txns or commit.operation.startswith(_COPIES) for commit in self.before[:first]):
+            return []
+        return gaps(self.unwritten, self.ids.links[-1].from_batch or 0, oldest - 1)
 
     def _strange(self, oldest: int) -> list[str]:
         """Unknown ids that may be the stream's, if the table is not right then.
