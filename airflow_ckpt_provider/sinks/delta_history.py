@@ -263,7 +263,7 @@ def _commit(
         time=commit_time(info),
         operation=operation,
         txns=txns,
-        changes_data=operation == FSCK or any(change.get("dataChange", True) for change in changes if change),
+        changes_data=any(operation == FSCK or change.get("dataChange", True) for change in changes if change),
         restored=restored,
         rows=_rows(info, actions),
         plan_id=plan_id,

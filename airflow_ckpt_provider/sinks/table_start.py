@@ -106,27 +106,40 @@ class TableStart:
 
     def _replaced(self) -> list[str]:
         """Batches whose rows others took out of the table, all at once; the stream's own commit may write them all again."""
-        own = self.ids.is_own
-        whole = (i for i, c in enumerate(self.before) if c.replaces and (c.is_all or not own(c)))
-        at = max(whole, default=0)
+        at = max(self._last_replaced(), 0)
         gone = self.batches_of(c for c in self.before[:at] if c.rows != 0)
-        if not gone or own(self.before[at]):
+        if not gone or self.ids.is_own(self.before[at]):
             return []
         return [
             f"{self.before[at].describe()} left no row in the table that it had before: whether it holds the rows of "
             f"{words_of(runs(gone))} is not known"
         ]
 
+    def _last_replaced(self) -> int:
+        """Place of the last commit that left no row of before; -1 without one."""
+        whole = (i for i, c in enumerate(self.before) if c.replaces and (c.is_all or not self.ids.is_own(c)))
+        return max(whole, default=-1)
+
     def _lost_files(self) -> list[str]:
-        """Files that were lost, and taken out of the table for that reason, after a batch of the stream."""
-        own = [i for i, commit in enumerate(self.before) if self.ids.is_own(commit)]
-        found = [commit for commit in self.before[own[0] :] if commit.operation == FSCK and commit.removed]
-        lost = {path for commit in found for path in commit.removed}
-        batches = runs(self.batches_of(commit for commit in self.before if lost & commit.added))
-        if not found:
+        """Files that were lost, and taken out of the table for that reason, unless others alone had written them."""
+        after = self.before[self._last_replaced() + 1 :]
+        found = [(c, c.removed - self._files_of_others()) for c in after if c.operation.startswith(FSCK)]
+        commits = [c for c, files in found if files or not c.removed]  # DESCRIBE HISTORY does not name files
+        if not commits:
             return []
+        lost = {path for _, files in found for path in files}
+        batches = runs(sorted(self.batches_of(c for c in self.before if not lost.isdisjoint(c.added))))
         rows = f"the rows of {words_of(batches)}" if batches else "rows"
-        return [f"{found[-1].describe()} took files out of the table because they were lost: {rows} are missing"]
+        return [f"{commits[-1].describe()} took files out of the table because they were lost: {rows} are missing"]
+
+    def _files_of_others(self) -> set[str]:
+        """Files that have no row of the stream: those that others added without rewriting any."""
+        found: set[str] = set()
+        for commit in self.history.commits:
+            brings_rows = commit.restored is not None or commit.operation.startswith(_COPIES)
+            if commit.changes_data and not commit.removed and not brings_rows and not self.ids.is_own(commit):
+                found |= commit.added
+        return found
 
     def _lost_below(self, oldest: int) -> list[str]:
         """Batches below the oldest one in the table that it had once, and what left it before that one was written."""

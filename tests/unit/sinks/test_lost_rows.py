@@ -9,8 +9,10 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_ckpt_provider.guards.delta_log import commit_path
+from airflow_ckpt_provider.sinks.delta import inspect_delta
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink, inspect_sink
+from airflow_ckpt_provider.sinks.table_history import TableCommit, TableHistory
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.delta_sink import OTHER, QUERY, Table
@@ -39,6 +41,48 @@ def test_files_that_were_lost_and_taken_out(table: Table) -> None:
         "took files out of the table because they were lost: the rows of batches 3 to 4 are missing"
         in report.reasons[0]
     )
+
+
+class TestTakenOut:
+    """FSCK takes files out of a table that are lost."""
+
+    def lose(self, table: Table, version: int) -> None:
+        for file in files_of(table, version):
+            file.unlink()
+        DeltaTable(table.path).repair()
+
+    def test_those_of_others_alone(self, table: Table) -> None:
+        """It was UNKNOWN: rows of the query were said to be missing."""
+        table.batch(0, 1).rows("a").batch(2, 3)
+        self.lose(table, 2)
+        assert table.look(3).verdict is Verdict.SAFE
+
+    def test_before_the_first_batch_that_the_log_still_has(self, table: Table) -> None:
+        table.batch(0, 1, 2)
+        self.lose(table, 1)
+        table.clean_log(3).batch(3)
+        assert "took files out of the table because they were lost: rows are missing" in table.look(3).reasons[0]
+
+    def test_none(self, table: Table) -> None:
+        """A commit that says FSCK and removes nothing."""
+        table.batch(0, 1).place.create(commit_path(2), b'{"commitInfo":{"operation":"FSCK"}}')
+        assert table.look(1).verdict is Verdict.SAFE
+
+    def test_before_the_query_wrote_the_whole_table_again(self) -> None:
+        fsck = TableCommit(1, None, "FSCK", {}, True, removed=frozenset({"0"}))
+        whole = TableCommit(2, None, "STREAMING UPDATE", {QUERY: 1}, True, replaces=True, is_all=True)
+        history = TableHistory("t", (TableCommit(0, None, "STREAMING UPDATE", {QUERY: 0}, True), fsck, whole))
+        assert inspect_delta(history, QueryIds.of(QUERY), 1).verdict is Verdict.SAFE
+
+    def test_in_a_table_that_is_known_by_its_name(self) -> None:
+        """It was SAFE: DESCRIBE HISTORY names who ran it, and no files."""
+        own = [TableCommit(v, None, "STREAMING UPDATE", {QUERY: b}, True) for v, b in ((0, 0), (1, 1), (3, 2))]
+        history = TableHistory("t", (*own[:2], TableCommit(2, None, "FSCK by bob", {}, True), own[2]))
+        report = inspect_delta(history, QueryIds.of(QUERY), 2)
+        assert report.verdict is Verdict.UNKNOWN
+        assert report.reasons[0].startswith(
+            "version 2 (FSCK by bob) took files out of the table because they were lost"
+        )
 
 
 def test_a_restore_that_says_nothing_of_itself(table: Table) -> None:
