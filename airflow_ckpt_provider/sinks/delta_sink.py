@@ -26,6 +26,7 @@ from airflow_ckpt_provider.sinks.report import SinkReport
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.sinks.table_history import TableHistory
 from airflow_ckpt_provider.storage.location import Location, plain_uri
+from airflow_ckpt_provider.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,11 @@ class DeltaTableContent(SinkContent):
         feature = report.rollback.feature if report.rollback else None
         if feature and start.ids.app_id not in (None, start.ids.current):
             return replace(report, rollback=None, obstacle=_remembered_by_code(feature, str(start.ids.app_id)))
-        return _with_whole_version(self.sink.place, self.table, report) if self.sink.place else report
+        if self.sink.place is None:
+            return report
+        if report.verdict is Verdict.SAFE and (lost := _lost_file(self.sink.place)):
+            return replace(report, verdict=Verdict.UNKNOWN, reasons=(lost,))
+        return _with_whole_version(self.sink.place, self.table, report)
 
 
 class DeltaSink(SinkKind):
@@ -351,6 +356,20 @@ def _gone(place: Location, history: TableHistory, version: int | None) -> str | 
         return None
     gone = missing_for_version(place, history, version) or missing_data_file(place, version)
     return f"version {version} of {place} needs the data file {gone}, which is gone" if gone else None
+
+
+def _lost_file(place: Location) -> str | None:
+    """Which of the newest data files of a table is gone, in words, or why that is not known; ``None`` if all are there."""
+    try:
+        gone = missing_data_file(place)
+    except StorageError as e:
+        return f"whether the table's newest data files are there is not known: {e.message}; give the credentials to read them"
+    if gone is None:
+        return None
+    return (
+        f"the table needs the data file {gone}, which is gone: its rows are missing, and readers fail; put it back from a copy, "
+        "or write its rows again"
+    )
 
 
 def described(place: Location, history: TableHistory) -> TableHistory:

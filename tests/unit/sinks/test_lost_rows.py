@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from airflow_ckpt_provider.errors import StorageError
 from airflow_ckpt_provider.guards.delta_log import commit_path
 from airflow_ckpt_provider.sinks.delta import inspect_delta
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
+from airflow_ckpt_provider.sinks.report import SinkReport
 from airflow_ckpt_provider.sinks.sink import Sink, inspect_sink
 from airflow_ckpt_provider.sinks.table_history import TableCommit, TableHistory
 from airflow_ckpt_provider.storage.opening import open_location
@@ -41,6 +43,32 @@ def test_files_that_were_lost_and_taken_out(table: Table) -> None:
         "took files out of the table because they were lost: the rows of batches 3 to 4 are missing"
         in report.reasons[0]
     )
+
+
+class TestBeforeAnybodyRepairsTheTable:
+    """It was SAFE: the log names the file, and only readers find that it is gone."""
+
+    def look(self, table: Table) -> SinkReport:
+        return inspect_sink(Sink(table.place, ""), QueryIds.of(QUERY), 5, 5)
+
+    def test_a_file_of_the_newest_commits(self, table: Table) -> None:
+        table.batch(*range(6))
+        assert self.look(table).verdict is Verdict.SAFE
+        [file] = files_of(table, 4)
+        file.unlink()
+        report = self.look(table)
+        assert report.verdict is Verdict.UNKNOWN
+        assert report.reasons[0].startswith(f"the table needs the data file {file.name}, which is gone: its rows")
+
+    def test_they_may_not_be_read(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+        def denied(*_: object) -> bytes:
+            raise StorageError("part-0.parquet: access denied")
+
+        table.batch(*range(6))
+        monkeypatch.setattr(type(table.place), "read_part", denied)
+        report = self.look(table)
+        assert report.verdict is Verdict.UNKNOWN
+        assert report.reasons[0].startswith("whether the table's newest data files are there is not known: part-0")
 
 
 class TestTakenOut:
