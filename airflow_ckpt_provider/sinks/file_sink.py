@@ -27,8 +27,6 @@ from airflow_ckpt_provider.verdict import Verdict
 
 SINK_LOG = "_spark_metadata"
 _COMPACT = ".compact"
-#: So many of the entries are compared with the compacted one that has taken them in.
-_TAKEN_IN = 20
 _KNOWN = frozenset({1})
 
 
@@ -281,7 +279,7 @@ def inspect_file_sink(
         *of_an_earlier_run(written, planned, apart=OF_ANOTHER_CLOCK),
         *of_a_later_run(written, complete_at),
     )
-    doubts = (*_doubts(log, batch_id, unwritten), *of_others, *_damage(place, log))
+    doubts = (*_doubts(log, batch_id, unwritten), *of_others, *_damage(place, log, batch_id, unwritten))
     if newest <= batch_id:
         verdict = Verdict.UNKNOWN if doubts else Verdict.SAFE
         return SinkReport("file", place.uri, verdict, doubts, batch_id=newest, remembered=newest)
@@ -311,17 +309,18 @@ def _doubts(log: Iterable[tuple[int, bool]], batch_id: int, unwritten: frozenset
     )
 
 
-def _damage(place: Location, log: Mapping[tuple[int, bool], StoredFile]) -> tuple[str, ...]:
+def _damage(
+    place: Location, log: Mapping[tuple[int, bool], StoredFile], batch_id: int, unwritten: frozenset[int]
+) -> tuple[str, ...]:
     """What of the newest compacted entry and of those after it is damaged: these are what every reader of the sink reads.
 
     A query reads them when it compacts the log, every tenth batch by default. Data files are looked for of the entries after the
-    compacted one, and of its last line, which its own batch has written: older ones may have been deleted on purpose, and no
-    start and no rollback changes that.
+    compacted one, and of its own last batches: older ones may have been deleted on purpose, and no start and no rollback changes
+    that.
     """
     base = max((number for number, compact in log if compact), default=-1)
     found: list[str] = []
     recent: dict[str, int | None] = {}
-    whole: dict[str, int | None] | None = None
     for (number, compact), file in sorted(log.items()):
         if number < base or (number == base and not compact):
             continue
@@ -329,16 +328,18 @@ def _damage(place: Location, log: Mapping[tuple[int, bool], StoredFile]) -> tupl
             named = _named(place, file, number)
         except UnreadableLogError as e:
             found.append(f"{e.message}: readers of the sink fail, and so does the query when it compacts the log")
-        else:
-            if compact:
-                whole, named = named, dict(list(named.items())[-1:])
+            continue
+        if not compact:
             recent |= named
-    if whole is not None:
-        before = _before(place, log, base)
-        if lost := sorted(before.keys() - whole.keys()):
+            continue
+        if base > batch_id:
+            continue  # a rollback removes it
+        last, lost = _compared(place, log, base, named, unwritten)
+        recent |= last
+        if lost:
             found.append(
-                f"{SINK_LOG}/{base}{_COMPACT} lacks {lost[0]} ({len(lost):,} files), which an entry before it names: readers do "
-                "not get their rows, unless the output option retention dropped them"
+                f"{SINK_LOG}/{base}{_COMPACT} lacks {lost[0]} ({len(lost):,} files), which an entry before it names, and has "
+                "older ones: readers do not get their rows"
             )
     there = place.walk() if recent else {}
     gone = [
@@ -353,22 +354,42 @@ def _damage(place: Location, log: Mapping[tuple[int, bool], StoredFile]) -> tupl
     return tuple(found)
 
 
-def _before(
-    place: Location, log: Mapping[tuple[int, bool], StoredFile], base: int, *, most: int = _TAKEN_IN
-) -> dict[str, int | None]:
-    """What entries name that a compacted one has taken in; Spark deletes them some minutes later.
+def _compared(
+    place: Location,
+    log: Mapping[tuple[int, bool], StoredFile],
+    base: int,
+    named: Mapping[str, int | None],
+    unwritten: frozenset[int],
+) -> tuple[dict[str, int | None], list[str]]:
+    """Compare a compacted entry with those that it was made of, as far as they are left.
 
-    :param base: number of the compacted entry.
-    :param most: how many to read at most, the newest ones.
+    Spark's output option ``retention`` leaves out the oldest files: one that is left out beside an older one is lost.
+
+    :param named: the files that it names.
+    :return: the files of its own batch, or while it is the newest entry of all batches since the compacted one before it; and the
+        files that it lacks. Of entries that are gone its last line is its own batch's.
     """
-    numbers = sorted(number for number, compact in log if not compact and number < base)
-    found: dict[str, int | None] = {}
-    for number in numbers[-most:] if most else ():
-        with suppress(
-            UnreadableLogError, FileNotFoundError
-        ):  # no reader needs it, and Spark may have deleted it just now
-            found |= _named(place, log[number, False], number)
-    return found
+    last_line = dict(list(named.items())[-1:])
+    older = max((number for number, compact in log if compact and number < base), default=-1)
+    numbers = sorted(number for number, compact in log if not compact and older < number < base)
+    try:
+        first = _named(place, log[older, True], older) if older >= 0 else {}
+        taken = [_named(place, log[number, False], number) for number in numbers]
+    except (UnreadableLogError, FileNotFoundError):
+        return last_line, []  # no reader needs them, and Spark may have deleted one just now
+    lost: list[str] = []
+    has_older = not first.keys().isdisjoint(named)
+    for files in taken:
+        lost += sorted(files.keys() - named.keys()) if has_older else []
+        has_older = has_older or not files.keys().isdisjoint(named)
+    is_all = not gaps({*numbers, *unwritten}, older + 1, base - 1)
+    if _newest(log) == base and (older >= 0 or is_all):
+        known = set(first)
+    elif is_all:
+        known = {*first, *(path for files in taken for path in files)}
+    else:
+        return last_line, lost
+    return last_line | {path: size for path, size in named.items() if path not in known}, lost
 
 
 def obstacle_to_rollback(place: Location, *, unwritten: frozenset[int] = frozenset()) -> str | None:
@@ -408,18 +429,32 @@ def _rollback(
             f"{SINK_LOG} was compacted and purged beyond batch {batch_id}: which files belong to the batches after it is not "
             "known any more"
         )
-    # With the output option retention a compacted entry lacks files that an entry before it still names.
-    taken_in = {key: file for key, file in log.items() if key[0] > batch_id and not key[1]}
-    everything |= _before(place, taken_in, newest + 1, most=len(taken_in)).keys()
     data = []
     for path in sorted(everything - kept):
         relative = inside(place, path)
         if relative is None:
             return None, f"{SINK_LOG} names {path}, which does not lie in {place}: the sink was moved"
         data.append(relative)
+    data += sorted(_left_out(place, log, batch_id, kept | everything))
     entries = [file.path for (number, _), file in sorted(log.items()) if number > batch_id]
     # The log goes first and from its newest entry on: a reader then sees a whole number of batches at every moment.
     return SinkRollback(batches=newest - batch_id, paths=(*reversed(entries), *data)), None
+
+
+def _left_out(place: Location, log: Mapping[tuple[int, bool], StoredFile], batch_id: int, named: set[str]) -> set[str]:
+    """Data files of batches after one that compacted entries left out, by Spark's output option ``retention``, and that exist.
+
+    Readers that do not go through the log see them. One that is missing was deleted on purpose.
+
+    :param named: files that are known already.
+    """
+    found: set[str] = set()
+    for (number, _), file in log.items():
+        if number > batch_id:
+            with suppress(UnreadableLogError, FileNotFoundError):  # a compacted entry took it in
+                found |= _named(place, file, number).keys() - named
+    there = place.walk() if found else {}
+    return {path for uri in found if (path := inside(place, uri)) is not None and path in there}
 
 
 def _data_files(

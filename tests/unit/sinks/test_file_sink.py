@@ -244,6 +244,100 @@ def test_what_the_output_option_retention_dropped_leaves_too(place: Location) ->
     assert {f"part {batch}.json" for batch in range(11, 23)} <= set(rollback.paths)
 
 
+def compacted(sink: Location, number: int, batches: range) -> Location:
+    """A compacted entry in the place of a plain one; those before it are left, as for ten minutes after a compaction."""
+    lines = "\n".join(entry(sink, batch) for batch in batches)
+    sink.delete(f"_spark_metadata/{number}")
+    sink.replace(f"_spark_metadata/{number}.compact", f"v1\n{lines}".encode())
+    return sink
+
+
+class TestTheNewestEntryIsACompactedOne:
+    """Every tenth batch ends so: it was SAFE, as data files were looked for only of the entries after it."""
+
+    @pytest.mark.parametrize(("first", "newest"), [(None, 9), (9, 19)])
+    @pytest.mark.parametrize("back", [0, 1, 9])
+    def test_a_data_file_of_its_last_batches(self, place: Location, first: int | None, newest: int, back: int) -> None:
+        sink = file_sink(place / "out", newest)
+        for number in [n for n in (first, newest) if n is not None]:
+            compacted(sink, number, range(number + 1))
+        assert inspect_file_sink(sink, newest).verdict is Verdict.SAFE
+        sink.delete(f"part {newest - back}.json")
+        report = inspect_file_sink(sink, newest)
+        assert report.verdict is Verdict.UNKNOWN
+        assert report.reasons[0].startswith(f"_spark_metadata names part {newest - back}.json, which is missing")
+
+    def test_older_ones_may_have_been_deleted(self, place: Location) -> None:
+        sink = compacted(compacted(file_sink(place / "out", 19), 9, range(10)), 19, range(20))
+        sink.delete("part 9.json")
+        assert inspect_file_sink(sink, 19).verdict is Verdict.SAFE
+        for batch in range(19):
+            sink.delete(f"_spark_metadata/{batch}" if batch != 9 else "_spark_metadata/9.compact")
+        sink.delete("part 18.json")  # which batch it was of is not known any more
+        assert inspect_file_sink(sink, 19).verdict is Verdict.SAFE
+
+    def test_of_its_own_batch_also_later(self, place: Location) -> None:
+        sink = compacted(file_sink(place / "out", 11), 9, range(10))
+        sink.delete("part 8.json")
+        assert inspect_file_sink(sink, 11).verdict is Verdict.SAFE
+        sink.delete("part 9.json")
+        assert inspect_file_sink(sink, 11).verdict is Verdict.UNKNOWN
+        assert inspect_file_sink(sink, 8).doubts == (), "a rollback removes the entry"
+
+
+class TestACompactedEntryThatLacksBatches:
+    @pytest.mark.parametrize("newest", [9, 12])
+    def test_the_newer_ones(self, place: Location, newest: int) -> None:
+        """It was SAFE: cut at the end of a line, and the entries that show it are still there."""
+        sink = compacted(file_sink(place / "out", newest), 9, range(5))
+        report = inspect_file_sink(sink, newest)
+        assert report.verdict is Verdict.UNKNOWN
+        assert report.reasons[0].startswith("_spark_metadata/9.compact lacks ")
+        assert "part%205.json (4 files), which an entry before it names, and has older ones" in report.reasons[0]
+
+    def test_between_two_compacted_ones(self, place: Location) -> None:
+        sink = compacted(compacted(file_sink(place / "out", 20), 9, range(10)), 19, range(12))
+        assert "part%2012.json (7 files), which an entry before it names" in inspect_file_sink(sink, 20).reasons[0]
+
+    def test_the_oldest_ones_by_retention(self, place: Location) -> None:
+        sink = compacted(compacted(file_sink(place / "out", 20), 9, range(10)), 19, range(14, 20))
+        assert inspect_file_sink(sink, 20).verdict is Verdict.SAFE
+
+    def test_an_entry_that_it_was_made_of_is_torn(self, place: Location) -> None:
+        sink = compacted(file_sink(place / "out", 11), 9, range(10))
+        sink.replace("_spark_metadata/5", b"")
+        assert inspect_file_sink(sink, 11).verdict is Verdict.SAFE
+
+
+class TestRetention:
+    """Spark's option ``retention`` leaves old files out of a compacted entry, and does not delete them."""
+
+    def sink(self, place: Location) -> Location:
+        return compacted(compacted(file_sink(place / "out", 22), 9, range(10)), 19, range(14, 20))
+
+    def test_the_files_of_batches_that_only_plain_entries_name(self, place: Location) -> None:
+        """They stayed in the directory, and readers that do not go through the log got them twice."""
+        report = inspect_file_sink(self.sink(place), 10)
+        assert report.rollback is not None
+        data = [path for path in report.rollback.paths if not path.startswith("_spark_metadata/")]
+        assert sorted(data) == sorted(f"part {batch}.json" for batch in range(11, 23))
+
+    def test_those_that_were_deleted_are_not_looked_for(self, place: Location) -> None:
+        sink = self.sink(place)
+        sink.delete("part 11.json")
+        rollback = inspect_file_sink(sink, 10).rollback
+        assert rollback is not None
+        assert "part 11.json" not in rollback.paths
+        assert "part 12.json" in rollback.paths
+
+    def test_a_plain_entry_that_a_compacted_one_took_in_is_torn(self, place: Location) -> None:
+        sink = compacted(file_sink(place / "out", 22), 19, range(20))
+        sink.replace("_spark_metadata/12", b"")
+        rollback = inspect_file_sink(sink, 10).rollback
+        assert rollback is not None
+        assert "part 12.json" in rollback.paths
+
+
 def test_a_huge_batch_takes_neither_time_nor_memory(place: Location) -> None:
     sink = file_sink(place / "out")
     report = inspect_file_sink(sink, 10**17)
