@@ -176,7 +176,8 @@ CONDITIONS = (
         names=("STREAMING_CHECKPOINT_LOG_WRITE_FAILURE", "CANNOT_LOAD_CHECKPOINT_FILE_MANAGER"),
         patterns=(
             r"(?:Permission denied|AccessDenied\w*|AccessControlException).{0,300}/(?:offsets|commits|state|sources)\b",
-            r"/(?:offsets|commits|state|sources)/[^\s()]{1,200} \(Permission denied\)",
+            r"/(?:offsets|commits)/\.?\d[^\s()]{0,200} \(Permission denied\)",
+            r"/(?:state|sources)/\d+/[^\s()]{1,200} \(Permission denied\)",
             r"(?:No space left on device|DSQuotaExceededException|NSQuotaExceededException|Status Code: (?:403|503)"
             r"|GoogleJsonResponseException: (?:401|403|429|503)|The provided token has expired|ExpiredToken"
             r'|Operation failed: "[^"\n]{0,300}", (?:401|403|429|503))(?s:.{0,3000}?)'

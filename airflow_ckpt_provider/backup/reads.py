@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from airflow_ckpt_provider.backup.manifest import CLOCKS_DIFFER
 from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.transfer import in_parallel
-from airflow_ckpt_provider.errors import DamagedFileError, StorageError, TooLargeError
+from airflow_ckpt_provider.errors import DamagedFileError, StorageError, TooLargeError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import LARGE, Location
 
@@ -168,6 +168,9 @@ def _parsed(repository: Location, path: str) -> list[tuple[int, bytes]]:
         ]
     except FileNotFoundError:
         return []  # a prune has tidied up since it was listed
+    except UntrustedError as e:  # of a version before 0.2.0, or forged
+        log.info("%s: what it names is taken for not read", e.message)
+        return []
     except (StorageError, DamagedFileError, TooLargeError, ValueError, KeyError, TypeError) as e:
         log.warning("%s cannot be read (%s): what it names is taken for not read", path, e)
         return []

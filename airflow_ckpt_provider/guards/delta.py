@@ -161,9 +161,10 @@ class _Look:
             )
             return self._made(facts, None)
         # What delta-rs has not read itself may have features that it does not know.
-        features = state.features if state and not self.described else self.log.named_features()
+        named = self.log.named_features() if not state or self.described else None
+        features = state.features if state and not self.described else named or frozenset()
         managed = sorted(features & CATALOG_MANAGED)
-        if managed or (self.log.staged and not state and not features):
+        if managed or (self.log.staged and not state and named is None):
             self.lost = None
             has = f"the table has the feature {managed[0]}" if managed else f"{DELTA_LOG}/{self.log.staged} has commits"
             self._add(

@@ -114,7 +114,7 @@ class DeltaLog:
     :param commits: version -> when its file was written, ascending; those that are still there.
     :param checkpoints: version -> when its checkpoint was written, ascending.
     :param names: names of all commits and checkpoints.
-    :param staged: the directory in which a catalog keeps commits that are not in the log yet; empty: there is none.
+    :param staged: the directory in which a catalog keeps commits that are not in the log yet; empty: there are none.
     """
 
     table: Location
@@ -152,14 +152,14 @@ class DeltaLog:
             self._read[version] = parse_commit(data, version=version, path=path)
         return self._read[version]
 
-    def named_features(self) -> frozenset[str]:
-        """Reader and writer features of the newest protocol that a commit names; empty where no commit that is left does."""
+    def named_features(self) -> frozenset[str] | None:
+        """Reader and writer features of the newest protocol that a commit has; ``None`` where no commit that is left has one."""
         for version in reversed(self.commits):
             path = commit_path(version)
             for action in reversed(read_actions(self.table.read(path), path=path)):
                 if protocol := action.get("protocol"):
                     return frozenset((*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())))
-        return frozenset()
+        return None
 
     def content(self, name: str) -> bytes:
         """Read a file of ``_delta_log``; a commit's is kept until :meth:`commit` wants it.
@@ -234,8 +234,15 @@ def read_delta_log(table: Location) -> DeltaLog:
             path=f"{DELTA_LOG}/{checkpoint}",
             hint=f"commits up to {commit_path(newest)} are missing: copy them from where the table came from",
         )
-    staged = next((name for name in STAGED if name in listing.directories), "")
+    newest = max(commits, default=-1)
+    staged = next((n for n in STAGED if n in listing.directories and _newest_staged(table, n) > newest), "")
     return DeltaLog(table, dict(sorted(commits.items())), dict(sorted(checkpoints.items())), tuple(names), staged)
+
+
+def _newest_staged(table: Location, directory: str) -> int:
+    """The newest version in a directory of staged commits; -1 without any: Spark makes the directory in every table."""
+    names = (file.path.rpartition("/")[2].partition(".")[0] for file in table.list(f"{DELTA_LOG}/{directory}").files)
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
 def in_words(ranges: Sequence[range], *, one: str, many: str) -> str:

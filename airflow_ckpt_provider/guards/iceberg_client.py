@@ -229,7 +229,7 @@ def _client() -> ModuleType:
         import pyiceberg
     except ImportError as e:
         raise MissingExtraError(
-            f"an Iceberg table by its name needs pyiceberg, which is not installed ({e})",
+            f"an Iceberg catalog, and the files of a table, need pyiceberg, which is not installed ({e})",
             hint=f"pip install '{package_with('iceberg')}'",
         ) from e
     return pyiceberg

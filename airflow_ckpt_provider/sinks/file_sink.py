@@ -477,7 +477,12 @@ def _named(place: Location, file: StoredFile, number: int) -> dict[str, int | No
 
     :raises UnreadableLogError: it cannot be parsed.
     """
-    _, lines = split_log(place.read(file.path), path=file.path, batch_id=number, known=_KNOWN)
-    entries = [parse_object(line, path=file.path, batch_id=number) for line in lines]
+    try:
+        _, lines = split_log(place.read(file.path), path=file.path, batch_id=number, known=_KNOWN)
+        entries = [parse_object(line, path=file.path, batch_id=number) for line in lines]
+    except UnreadableLogError as e:  # what a repair of the checkpoint fetches is its own logs
+        raise UnreadableLogError(
+            e.message, path=file.path, hint=f"put {file.path} of {place} back from a copy of the sink"
+        ) from e
     added = (entry for entry in entries if entry.get("action", "add") == "add" and "path" in entry)
     return {str(entry["path"]): entry["size"] if type(entry.get("size")) is int else None for entry in added}

@@ -102,10 +102,8 @@ def _next(found: Inspection) -> list[tuple[str, str | Text]]:
     elif found.findings:
         rows.append(("next", command("doctor", uri)))
     elif resume.replay:
-        rows += [
-            ("sink", f"may have rows of batch {resume.batch_id}: foreachBatch, foreach and Kafka write them again"),
-            ("next", f"{command('rewind', uri, '--to-current')} --sink SINK"),
-        ]
+        may = f"may have rows of batch {resume.batch_id}: foreachBatch, foreach and Kafka write them again"
+        rows.append(("sink", f"{may}; {command('rewind', uri, '--to-current')} --sink SINK judges it"))
     return rows
 
 

@@ -91,15 +91,11 @@ class RepairPlan(Plan):
         """What has to be accepted: batches that reached a sink may be run again, and the sink was not asked."""
         if self.verdict is not Verdict.UNKNOWN or not self.repairable or not self.changes:
             return ()
-        asked = "the sink was not asked (`airflow-ckpt rewind CHECKPOINT --to-current --sink SINK` asks it)"
+        asked = "the sink was not asked (after the repair: `airflow-ckpt rewind CHECKPOINT --to-current --sink SINK`)"
         if self.replayed:
             why = [f"{_batches(self.replayed)} run again, and {asked}"]
         else:
-            why = (
-                []
-                if self.doubts
-                else [f"the query continues after batch {self.batch_id}, not where its logs end, and {asked}"]
-            )
+            why = [] if self.doubts else [f"the query continues after batch {self.batch_id}, and {asked}"]
         return (Risk("sink_unknown", " ".join([*why, *self.doubts])),)
 
     @property

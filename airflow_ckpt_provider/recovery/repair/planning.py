@@ -205,7 +205,8 @@ def _doubts(taken: list[tuple[FileEntry, str]], backups: Backups | None, query_i
     """Why what comes from backups may not be what the checkpoint has lost."""
     if backups is None:
         return
-    strange = sorted({backup_id for _, backup_id in taken} - backups.of_this_run)
+    made = [(entry, backup_id) for entry, backup_id in taken if entry.path.startswith(("state/", "sources/"))]
+    strange = sorted({backup_id for _, backup_id in made} - backups.of_this_run)
     if strange:
         yield (
             f"Whether backup {', '.join(strange)} is of the run that the checkpoint continues is not known: its newest batch "

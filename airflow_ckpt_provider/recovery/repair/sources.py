@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.content_checks import content_damage, read_content
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
-from airflow_ckpt_provider.backup.id_changes import IdChange, id_changes
+from airflow_ckpt_provider.backup.id_changes import IdChange, id_changes, kept_plans
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.unchanged import is_same_commit
@@ -94,7 +95,10 @@ def backups_of_same_history(
             same.append(manifest)
         else:
             log.debug("backup %s of %s is of another history", manifest.backup_id, manifest.name)
-    of_this_run = frozenset(manifest.backup_id for manifest in same if _is_of_this_run(manifest, seen))
+    restored = _restored_last(repository, seen.tree.location)
+    of_this_run = frozenset(
+        m.backup_id for m in same if (m.backup_id, m.batch_id) == restored or _is_of_this_run(m, seen)
+    )
     same.sort(key=lambda m: (m.backup_id in of_this_run, m.backup_id), reverse=True)
     for manifest in same:
         for entry in manifest.files:
@@ -129,6 +133,20 @@ def id_given_since(query_id: str, place: Location, repository: Repository) -> Id
     while change := made.pop(newest.new if newest else query_id, None):
         newest = change
     return newest
+
+
+def _restored_last(repository: Repository, place: Location) -> tuple[str, int] | None:
+    """Backup and batch that the newest change of the checkpoint, of all that the repository knows, has restored; or ``None``."""
+    canonical = place.store.canonical
+
+    def is_here(plan: Mapping[str, Any]) -> bool:
+        return canonical(str(plan.get("target") or plan.get("checkpoint"))) == canonical(place.uri)
+
+    done = [kept for kept in kept_plans(repository, is_here) if kept.at is not None]
+    newest = max(done, key=lambda kept: str(kept.at), default=None)
+    if newest is None or not newest.stands or newest.plan.get("kind") != "restore":
+        return None
+    return str(newest.plan.get("backup_id")), int(newest.plan.get("batch_id") or 0)
 
 
 def _is_of_this_run(manifest: Manifest, seen: Examination) -> bool:

@@ -86,7 +86,7 @@ def streams_in(places: Iterable[Location], *, but: Collection[str] = ()) -> tupl
         wanted = [each for each in there if plain_uri(each.location.uri) not in but]
         answers = in_parallel(read, wanted)
         if len(wanted) == len(there) and not any(answers):
-            found.append(f"downstream: {place} holds no checkpoint: is the address right?")
+            found.append(f"downstream: {place} holds no checkpoint, or its address is wrong: UNKNOWN")
         found += answers
     return [each for each in found if isinstance(each, Reader)], [each for each in found if isinstance(each, str)]
 

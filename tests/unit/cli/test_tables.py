@@ -80,8 +80,8 @@ def test_inspect_of_a_batch_that_will_run_again(checkpoint: Path):
     assert f"  batches       {NEWEST} logged, {NEWEST - 1} committed, gap 1" in shown
     assert f"At its next start Spark runs batch {NEWEST} again, as it was planned  SAFE" in shown
     # What the logs say is safe, the sink may not be: it may have the rows already.
-    assert f"  sink  may have rows of batch {NEWEST}: foreachBatch, foreach and Kafka write them again" in shown
-    assert f"next airflow-ckpt rewind {checkpoint} --to-current --sink SINK" in words(shown)
+    assert f"sink may have rows of batch {NEWEST}: foreachBatch, foreach and Kafka write them again" in words(shown)
+    assert f"airflow-ckpt rewind {checkpoint} --to-current --sink SINK judges it" in words(shown)
     assert shown[shown.index(f"source  kind  {'from':27}  to") + 2] == (
         f"0       file  entry {NEWEST - 1} of its log of files  entry {NEWEST} of its log of files"
     )

@@ -169,3 +169,17 @@ def test_a_part_of_a_checkpoint_is_none(tmp_path: Path) -> None:
     (log / f"{3:020d}.checkpoint.{2:010d}.{2:010d}.parquet").write_bytes(b"x")
     assert list(read_delta_log(open_location(str(table))).checkpoints) == [3]
     assert read_delta_log(open_location(str(table))).can_rebuild(4)
+
+
+def test_an_empty_directory_of_staged_commits_is_no_sign(tmp_path: Path) -> None:
+    """Spark makes it in every table: without a commit in it that is newer than the log, nothing is elsewhere."""
+    table = table_with(tmp_path, None)
+    for file in (table / "_delta_log" / "_commits").iterdir():
+        file.unlink()
+    (table / "_delta_log" / "_staged_commits").mkdir()
+    assert read_delta_log(open_location(str(table))).staged == ""
+    for version in range(3):
+        (table / "_delta_log" / f"{version:020d}.json").unlink()
+    (table / "_delta_log" / f"{2:020d}.checkpoint.parquet").write_bytes(b"no parquet")
+    report = inspect_sink(Sink(place=open_location(str(table))), QueryIds.of(QUERY), 4, 4)
+    assert not any("catalog" in reason for reason in report.reasons)

@@ -13,6 +13,8 @@ from airflow_ckpt_provider.recovery.repair.planning import plan_repair
 from airflow_ckpt_provider.recovery.reset.apply import apply_reset
 from airflow_ckpt_provider.recovery.reset.planning import plan_reset
 from airflow_ckpt_provider.recovery.reset.way import ResetWay
+from airflow_ckpt_provider.recovery.restore.apply import apply_restore
+from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.recovery.rewind.apply import apply_rewind
 from airflow_ckpt_provider.recovery.rewind.planning import plan_rewind
 from airflow_ckpt_provider.recovery.rewind.specifier import Specifier
@@ -90,6 +92,18 @@ def test_a_backup_of_the_run_that_continues_is_taken_first() -> None:
     assert ([(e.path, b) for e, b in plan.fetches], plan.verdict, plan.risks) == ([(lost, second)], Verdict.SAFE, ())
     apply_repair(plan, orders.checkpoint, repository=orders.repository, rest=STOPPED)
     assert orders.place.read(lost) == made[lost]
+
+
+def test_the_backup_that_was_restored_is_of_this_run() -> None:
+    """The files were written anew by the restore; it was UNKNOWN."""
+    orders = Orders()
+    manifest = orders.repository.manifest(name="orders")
+    plan = plan_restore(orders.repository, manifest, orders.place, replace=True)
+    apply_restore(plan, rest=STOPPED, accept=ACCEPTED)
+    lost = sorted(orders.faulty)[0]
+    orders.place.delete(lost)
+    found = plan_repair(orders.checkpoint, repository=orders.repository, name="orders")
+    assert ([e.path for e, _ in found.fetches], found.verdict) == ([lost], Verdict.SAFE)
 
 
 class TestTheQueryId:

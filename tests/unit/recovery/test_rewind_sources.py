@@ -228,7 +228,9 @@ def test_readers_of_the_table_are_told_of(place: Location, readers: tuple[Locati
         apply_rewind(plan, Checkpoint.at(orders), repository_for_change(None, orders), sink=sink, rest=STOPPED)
     settings["downstream"] = [folder / "behnid"]
     mistyped = plan_rewind(Checkpoint.at(orders), Specifier("to_batch", "3"), **settings)  # type: ignore[arg-type]
-    assert mistyped.downstream == (f"downstream: {folder / 'behnid'} holds no checkpoint: is the address right?",)
-    assert mistyped.risks == ()
+    assert mistyped.downstream == (
+        f"downstream: {folder / 'behnid'} holds no checkpoint, or its address is wrong: UNKNOWN",
+    )
+    assert [risk.word for risk in mistyped.risks] == ["sink_unknown"]
     settings["downstream"] = [folder / "behind"]
     assert len(plan_rewind(Checkpoint.at(orders), Specifier("to_batch", "3"), **settings).downstream) == 1  # type: ignore[arg-type]
