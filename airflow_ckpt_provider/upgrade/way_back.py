@@ -284,6 +284,7 @@ def _of_table(
     newest: int,
 ) -> Iterator[Obstacle]:
     features, configuration = history.features, dict(history.configuration)
+    gone = missing_data_file(place)
     if features <= RESTORED_WITHOUT_SPARK:
         try:
             # The log may have been cleaned up; and it is deltalake that has to reach the table.
@@ -302,11 +303,11 @@ def _of_table(
         more = TableCommit(history.newest + 1, None, "STREAMING UPDATE", {app_id: ahead + 1}, changes_data=True)
         later = inspect_delta(replace(history, commits=(*history.commits, more)), ids, ahead)
         blocked = next((each for each in (report, later) if _is_blocked(each)), None)
-        if blocked:
+        if blocked and not (gone and any(gone in reason for reason in blocked.reasons)):  # named below
             yield _blocked(report, blocked)
     yield from _of_features(sink, place, sorted(features - RESTORED_WITHOUT_SPARK), query_id)
     yield from _of_others(history, app_id)
-    if gone := missing_data_file(place):
+    if gone:
         reason = f"the data file {gone} of {place} is gone: its newest version cannot be restored"
         yield Obstacle("data_file_missing", reason, "see who deletes files of the table (VACUUM), and repair the table")
 

@@ -118,7 +118,7 @@ def file_of(partition: int, version: int) -> StoredFile:
 
 
 def test_in_little_room(few: int) -> None:
-    files = few + 5_000
+    files = few + 20_000
     tracemalloc.start()
     try:
         found = FileSet(file_of(n // 5000, n % 5000) for n in range(files))
