@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from airflow_ckpt_provider.backup.damaged import read_damaged
@@ -35,7 +35,7 @@ from airflow_ckpt_provider.storage.store import StoredFile
 
 log = logging.getLogger(__name__)
 
-_LOGS, _ASKED, _COMMIT = "log_sha256", "restorable_asked", "commit_file"
+_LOGS, _ASKED, COMMIT_FILE = "log_sha256", "restorable_asked", "commit_file"
 #: A time in whole seconds distinguishes two writes that are this far apart, also where two clocks are not quite the same.
 _RESOLUTION = timedelta(seconds=2)
 
@@ -51,7 +51,7 @@ def position_facts(tree: Tree, newest: Closure, restorable_batches: int) -> dict
     for file in filter(None, map(tree.get, _paths(newest.batch_id))):
         with suppress(FileNotFoundError):  # purged since it was listed, and not in hand: it is not known again then
             found[file.path] = _hash(tree.read_once(file))
-    return {_LOGS: found, _ASKED: restorable_batches, _COMMIT: _written(tree.get(f"{COMMITS}/{newest.batch_id}"))}
+    return {_LOGS: found, _ASKED: restorable_batches, COMMIT_FILE: written_as(tree.get(f"{COMMITS}/{newest.batch_id}"))}
 
 
 def unchanged_backup(
@@ -98,7 +98,7 @@ def unchanged_backup(
     return None if found is None or damaged.of(found) else found
 
 
-def _written(commit: StoredFile | None) -> dict[str, str] | None:
+def written_as(commit: StoredFile | None) -> dict[str, str] | None:
     """What a store says of a writing of a commit; ``None``: nothing."""
     said = {}
     if commit and commit.identity:
@@ -106,6 +106,24 @@ def _written(commit: StoredFile | None) -> dict[str, str] | None:
     if commit and commit.modified:
         said["modified"] = commit.modified.isoformat()
     return said or None
+
+
+def is_same_writing(before: object, commit: StoredFile, seen_at: datetime | None) -> bool | None:
+    """Whether a commit is the very file that it was.
+
+    :param before: what :func:`written_as` said of it.
+    :param commit: the file that the checkpoint has of that commit now.
+    :param seen_at: when that was said, in UTC.
+    :return: ``None``: it has the same content, and what the store says may be of another writing within the same second.
+    """
+    if before is None or before != written_as(commit):
+        return False
+    if commit.identity is not None and commit.identity != commit.checksum:
+        return True
+    # An identity that is made of the content is the same for the same content, whenever it was written.
+    if commit.modified is None:
+        return False
+    return True if commit.modified.microsecond or (seen_at and seen_at - commit.modified >= _RESOLUTION) else None
 
 
 def is_same_commit(place: Location, backup: Manifest, commit: StoredFile) -> bool:
@@ -116,16 +134,9 @@ def is_same_commit(place: Location, backup: Manifest, commit: StoredFile) -> boo
     :param commit: the file that the checkpoint has of that commit now.
     :return: ``False`` also where that cannot be known.
     """
-    before = backup.facts.get(_COMMIT)
-    if before is None or before != _written(commit):
-        return False
-    if commit.identity is not None and commit.identity != commit.checksum:
-        return True
-    # An identity that is made of the content is the same for the same content, whenever it was written.
-    if commit.modified is None:
-        return False
-    if commit.modified.microsecond or (backup.pinned_at and backup.pinned_at - commit.modified >= _RESOLUTION):
-        return True
+    is_same = is_same_writing(backup.facts.get(COMMIT_FILE), commit, backup.pinned_at)
+    if is_same is not None:
+        return is_same
     there = place.walk()
     files = ((entry, there.get(entry.path)) for entry in backup.files)
     return all(file and file.identity and (file.size, file.identity) == (e.size, e.identity) for e, file in files)

@@ -258,7 +258,7 @@ class _Attempt:
                 "rest": proof.to_json() if proof else None,
                 "attempt": self.fence.attempt.to_json(),
                 "after": after.fingerprint,
-                **plan.audit_facts(),
+                **plan.audit_facts(after),
             },
         )
         if change.lifts_seal:

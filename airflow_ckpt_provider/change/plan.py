@@ -48,6 +48,17 @@ class Risk:
         return f"{self.word} ({first}{'; …' if more else ''})"
 
 
+def each_word_once(risks: Iterable[Risk]) -> tuple[Risk, ...]:
+    """Put the risks of one word together, in the order of their first ones."""
+    found: dict[str, list[Risk]] = {}
+    for risk in risks:
+        found.setdefault(risk.word, []).append(risk)
+    return tuple(
+        Risk(word, "; ".join(r.why for r in same), "; ".join(dict.fromkeys(r.way for r in same if r.way)))
+        for word, same in found.items()
+    )
+
+
 class Plan:
     """Base of all plans. Subclasses are frozen dataclasses with the fields that are declared here as properties."""
 
@@ -138,7 +149,7 @@ class Plan:
         """The plan as plain JSON."""
         raise NotImplementedError
 
-    def audit_facts(self) -> dict[str, Any]:
+    def audit_facts(self, after: Target) -> dict[str, Any]:
         """What the audit record keeps of the plan."""
         return {"plan": self.to_json()}
 

@@ -150,7 +150,7 @@ class UndoPlan(Plan):
         """The plan as it is kept in the repository."""
         return {**self.to_json(), "name": self.name, "checkpoint_fingerprint": self.fingerprint}
 
-    def audit_facts(self) -> dict[str, Any]:
+    def audit_facts(self, after: Target) -> dict[str, Any]:
         """What the audit record keeps of the plan."""
         return {"plan": self.to_json(), "of": self.undone}
 

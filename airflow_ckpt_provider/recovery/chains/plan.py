@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from airflow_ckpt_provider import markdown
-from airflow_ckpt_provider.change.plan import Plan, Risk, chain_command
+from airflow_ckpt_provider.change.plan import Plan, Risk, chain_command, each_word_once
 from airflow_ckpt_provider.change.plan_document import reads_document
 from airflow_ckpt_provider.change.plan_page import accept_block, plan_page
 from airflow_ckpt_provider.fingerprint import fingerprint_of
@@ -96,13 +96,9 @@ class JointPlan(Plan):
         """The command that undoes it."""
         return chain_command("undo", {"plan_id": self.plan_id, "arguments": self.arguments})
 
-    def risks_of_parts(self) -> dict[str, list[str]]:
-        """Word of a risk -> why, for each part."""
-        found: dict[str, list[str]] = {}
-        for name, change in self.changes:
-            for risk in change.risks:
-                found.setdefault(risk.word, []).append("; ".join(filter(None, (f"{name}: {risk.why}", risk.way))))
-        return found
+    def risks_of_parts(self) -> list[Risk]:
+        """The risks of each part, which they name."""
+        return [replace(risk, why=f"{name}: {risk.why}") for name, change in self.changes for risk in change.risks]
 
 
 def rewind_command(arguments: str, target: str, begins_with: Sequence[str], *, exact_replay: bool) -> str:
@@ -251,10 +247,8 @@ class ChainPlan(JointPlan):
     @property
     def risks(self) -> tuple[Risk, ...]:
         """What has to be accepted, each word once."""
-        found = self.risks_of_parts()
-        for sentence in self.others:
-            found.setdefault(RISKS_OF_READERS[_verdict_in(sentence)], []).append(sentence)
-        return tuple(Risk(word, "; ".join(whys)) for word, whys in found.items())
+        others = (Risk(RISKS_OF_READERS[_verdict_in(sentence)], sentence) for sentence in self.others)
+        return each_word_once((*self.risks_of_parts(), *others))
 
     @property
     def steps(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from airflow_ckpt_provider import markdown
-from airflow_ckpt_provider.change.plan import Risk
+from airflow_ckpt_provider.change.plan import Risk, each_word_once
 from airflow_ckpt_provider.change.plan_document import reads_document
 from airflow_ckpt_provider.change.plan_page import accept_block, plan_page
 from airflow_ckpt_provider.fingerprint import fingerprint_of
@@ -116,7 +116,7 @@ class SetRestorePlan(JointPlan):
     @property
     def risks(self) -> tuple[Risk, ...]:
         """What has to be accepted, each word once."""
-        return tuple(Risk(word, "; ".join(whys)) for word, whys in self.risks_of_parts().items())
+        return each_word_once(self.risks_of_parts())
 
     @property
     def steps(self) -> tuple[str, ...]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.content_checks import content_damage, read_content
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
-from airflow_ckpt_provider.backup.id_changes import IdChange, id_changes, kept_plans
+from airflow_ckpt_provider.backup.id_changes import IdChange, id_changes
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.unchanged import is_same_commit
+from airflow_ckpt_provider.backup.unchanged import COMMIT_FILE, is_same_commit, is_same_writing
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.doctor.examination import Examination
 from airflow_ckpt_provider.checkpoint.doctor.leftovers import files_beyond
@@ -24,6 +23,7 @@ from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query
 from airflow_ckpt_provider.errors import DamagedBackupError, RefusedError, StorageError, UnreadableLogError
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
+from airflow_ckpt_provider.units import zoned_time
 
 log = logging.getLogger(__name__)
 
@@ -95,9 +95,9 @@ def backups_of_same_history(
             same.append(manifest)
         else:
             log.debug("backup %s of %s is of another history", manifest.backup_id, manifest.name)
-    restored = _restored_last(repository, seen.tree.location)
+    restored = _restored(repository, seen)
     of_this_run = frozenset(
-        m.backup_id for m in same if (m.backup_id, m.batch_id) == restored or _is_of_this_run(m, seen)
+        m.backup_id for m in same if (m.backup_id, m.batch_id) in restored or _is_of_this_run(m, seen)
     )
     same.sort(key=lambda m: (m.backup_id in of_this_run, m.backup_id), reverse=True)
     for manifest in same:
@@ -135,18 +135,21 @@ def id_given_since(query_id: str, place: Location, repository: Repository) -> Id
     return newest
 
 
-def _restored_last(repository: Repository, place: Location) -> tuple[str, int] | None:
-    """Backup and batch that the newest change of the checkpoint, of all that the repository knows, has restored; or ``None``."""
+def _restored(repository: Repository, seen: Examination) -> set[tuple[str, int]]:
+    """Backup and batch of each restore of the checkpoint whose commit still is the very file that the restore wrote."""
+    place = seen.tree.location
     canonical = place.store.canonical
-
-    def is_here(plan: Mapping[str, Any]) -> bool:
-        return canonical(str(plan.get("target") or plan.get("checkpoint"))) == canonical(place.uri)
-
-    done = [kept for kept in kept_plans(repository, is_here) if kept.at is not None]
-    newest = max(done, key=lambda kept: str(kept.at), default=None)
-    if newest is None or not newest.stands or newest.plan.get("kind") != "restore":
-        return None
-    return str(newest.plan.get("backup_id")), int(newest.plan.get("batch_id") or 0)
+    found = set()
+    for record in repository.records():
+        if record.get("kind") != "restore" or canonical(str(record.get("checkpoint"))) != canonical(place.uri):
+            continue
+        plan = record.get("plan")
+        if not isinstance(plan, dict) or type(plan.get("batch_id")) is not int:
+            continue
+        commit = seen.tree.get(f"{COMMITS}/{plan['batch_id']}")
+        if commit is not None and is_same_writing(record.get(COMMIT_FILE), commit, zoned_time(record["at"])):
+            found.add((str(plan.get("backup_id")), plan["batch_id"]))
+    return found
 
 
 def _is_of_this_run(manifest: Manifest, seen: Examination) -> bool:

@@ -17,6 +17,7 @@ from airflow_ckpt_provider.backup.notes import note_damage
 from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_order, side_by_side
+from airflow_ckpt_provider.backup.unchanged import COMMIT_FILE, written_as
 from airflow_ckpt_provider.backup.verify import check_structure, refuse_findings
 from airflow_ckpt_provider.change.edits import Edits, Write, entry_writes, literal_writes
 from airflow_ckpt_provider.change.fail_closed_order import is_log
@@ -25,6 +26,7 @@ from airflow_ckpt_provider.change.plan_page import accept_block, plan_page
 from airflow_ckpt_provider.change.risks import sink_risk
 from airflow_ckpt_provider.change.target import Target, expect_files
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
+from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import StorageError, command
@@ -274,9 +276,11 @@ class RestorePlan(Plan):
                 hint=f"the target stays sealed by plan {self.plan_id}; this is a defect: please report it",
             )
 
-    def audit_facts(self) -> dict[str, Any]:
-        """What the audit record keeps of the plan."""
-        return {"plan": self.to_json(), **({"kept": self.kept_before} if self.kept_before else {})}
+    def audit_facts(self, after: Target) -> dict[str, Any]:
+        """What the audit record keeps of the plan, and of the commit as it was written: a repair knows it again by that."""
+        commit = after.visible.get(f"{COMMITS}/{self.batch_id}")
+        kept = {"kept": self.kept_before} if self.kept_before else {}
+        return {"plan": self.to_json(), COMMIT_FILE: written_as(commit), **kept}
 
     def document(self) -> dict[str, Any]:
         """The plan as it is kept in the repository: what an undo needs. Resuming makes it again from the backup."""

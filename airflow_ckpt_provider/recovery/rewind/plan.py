@@ -12,7 +12,7 @@ from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.edits import Edits, Write, entry_writes, expect_edited, listed_files, literal_writes
-from airflow_ckpt_provider.change.plan import Plan, Risk, chain_command, undo_command
+from airflow_ckpt_provider.change.plan import Plan, Risk, chain_command, each_word_once, undo_command
 from airflow_ckpt_provider.change.plan_document import reads_document
 from airflow_ckpt_provider.change.plan_page import accept_block, files, plan_page, some
 from airflow_ckpt_provider.change.risks import source_risk
@@ -103,7 +103,7 @@ class RewindPlan(Plan):
     :param sinks: what each sink says, and what is done to it.
     :param replay: what is read and run again.
     :param sources: what the guards say of the sources, as plain JSON; ``None`` where they were not asked.
-    :param downstream: what happens to streams that read the sink, in words; most end with a verdict.
+    :param downstream: what happens to streams that read the sink, in words, each with a verdict at its end.
     :param notes: what the person who asked should know.
     :param ended: when the batch had ended at the latest, in UTC.
     :param moved: path -> content of the log entries whose source positions move behind the rollback of a table that this
@@ -213,14 +213,13 @@ class RewindPlan(Plan):
     @property
     def risks(self) -> tuple[Risk, ...]:
         """What has to be accepted: what the sink does when nothing is done to it, rows of others, lost input, readers."""
-        found = {risk.word: [risk.why] for risk in risks_of(self.sinks, self.batch_id)}
+        found = risks_of(self.sinks, self.batch_id)
         if self.source_verdict in (Verdict.WILL_LOSE, Verdict.WILL_FAIL, Verdict.WILL_SKIP):
             reasons = "; ".join(self.sources["reasons"]) if self.sources else ""
-            found.setdefault(str(source_risk(self.source_verdict)), []).append(reasons)
-        for sentence in self.downstream:
-            if verdict := verdict_in(sentence):
-                found.setdefault(RISKS_OF_READERS[verdict], []).append(sentence)
-        return tuple(Risk(word, "; ".join(whys)) for word, whys in found.items())
+            found.append(Risk(str(source_risk(self.source_verdict)), reasons))
+        readers = ((verdict_in(sentence), sentence) for sentence in self.downstream)
+        found += [Risk(RISKS_OF_READERS[verdict], sentence) for verdict, sentence in readers if verdict]
+        return each_word_once(found)
 
     @property
     def seal_reason(self) -> str:

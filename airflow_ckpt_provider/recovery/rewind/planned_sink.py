@@ -7,7 +7,7 @@ that either release reads the plans of the other; several are stored as a list, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_ckpt_provider import markdown
@@ -203,13 +203,9 @@ def reasons_of(sinks: Sequence[PlannedSink]) -> list[str]:
 
 
 def risks_of(sinks: Sequence[PlannedSink], batch_id: int) -> list[Risk]:
-    """What has to be accepted at the sinks: each word once."""
-    found: dict[str, list[str]] = {}
-    for sink in sinks:
-        for risk in sink.risks(batch_id):
-            why = risk.why if len(sinks) == 1 else f"{sink.report.uri}: {risk.why}"
-            found.setdefault(risk.word, []).append(why)
-    return [Risk(word, "; ".join(whys)) for word, whys in found.items()]
+    """What has to be accepted at the sinks; of several sinks each risk names its own."""
+    of_each = ((sink, risk) for sink in sinks for risk in sink.risks(batch_id))
+    return [risk if len(sinks) == 1 else replace(risk, why=f"{sink.report.uri}: {risk.why}") for sink, risk in of_each]
 
 
 def steps_of(sinks: Sequence[PlannedSink], batch_id: int) -> list[str]:

@@ -57,6 +57,10 @@ class Orders:
         sink = Sink(kind="foreachBatch")
         apply_rewind(plan, self.checkpoint, self.repository, sink=sink, rest=STOPPED, accept=ACCEPTED)
         assert self.place.read(f"offsets/{self.newest}") == offsets
+        return self.replayed(commit)
+
+    def replayed(self, commit: bytes) -> dict[str, bytes]:
+        """Write what a run of the newest batch by corrected code writes."""
         made = {}
         for path in self.faulty:
             # The deltas of the batch before stand for what corrected code writes.
@@ -104,6 +108,23 @@ def test_the_backup_that_was_restored_is_of_this_run() -> None:
     orders.place.delete(lost)
     found = plan_repair(orders.checkpoint, repository=orders.repository, name="orders")
     assert ([e.path for e, _ in found.fetches], found.verdict) == ([lost], Verdict.SAFE)
+
+
+def test_the_backup_that_was_restored_and_then_rewound_elsewhere_is_not() -> None:
+    """The repository knows of the restore, and not of the rewind after it: the commit tells that it was written again."""
+    orders = Orders()
+    manifest = orders.repository.manifest(name="orders")
+    plan = plan_restore(orders.repository, manifest, orders.place, replace=True)
+    apply_restore(plan, rest=STOPPED, accept=ACCEPTED)
+    # As a rewind does that is kept in another repository.
+    commit = orders.place.read(f"commits/{orders.newest}")
+    for path in (f"commits/{orders.newest}", *orders.faulty):
+        orders.place.delete(path)
+    made = orders.replayed(commit)
+    lost = next(path for path in sorted(made) if made[path] != orders.faulty[path])
+    orders.place.delete(lost)
+    found = plan_repair(orders.checkpoint, repository=orders.repository, name="orders")
+    assert ([e.path for e, _ in found.fetches], found.verdict) == ([lost], Verdict.UNKNOWN)
 
 
 class TestTheQueryId:
