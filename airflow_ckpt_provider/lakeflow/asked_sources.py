@@ -19,11 +19,23 @@ from airflow_ckpt_provider.units import is_number
 OFFSETS, TIMES = "startingOffsets", "startingOffsetsByTimestamp"
 
 
+def reports_by_name(report: Any) -> dict[str, Any]:
+    """A guard's report as the XCom of its task, or several by name; a single one has an empty name.
+
+    :param report: the report, several, or nothing; or their JSON.
+    :raises ValueError: it is text, and no JSON.
+    """
+    if isinstance(report, str) and report:
+        report = load_rendered(report)
+    if isinstance(report, Mapping) and report and "verdict" not in report:
+        return {str(name): each for name, each in report.items()}
+    return {"": report} if report else {}
+
+
 def is_asked(report: Any, flow: str, options: Mapping[str, str], read: Sequence[str]) -> bool:
     """Whether a guard has asked for what a position begins with.
 
-    :param report: a report as JSON, several by name, or nothing; as
-        :func:`~airflow_ckpt_provider.lakeflow.plan.guard_judgements` takes it.
+    :param report: a guard's report, or several: see :func:`reports_by_name`.
     :param flow: the flow.
     :param options: the position's options of its reader.
     :param read: names of what the position is for: its source, or all that the flow reads if that is one.
@@ -41,15 +53,11 @@ def is_asked(report: Any, flow: str, options: Mapping[str, str], read: Sequence[
 
 def _sources(report: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """All sources of all reports, each with the name under which its report was given; empty for a single one."""
-    if isinstance(report, str) and report:
-        report = load_rendered(report)
-    if not isinstance(report, Mapping):
-        return
-    for name, each in [("", report)] if "verdict" in report else report.items():
+    for name, each in reports_by_name(report).items():
         sources = each.get("sources") if isinstance(each, Mapping) else None
         for source in sources if isinstance(sources, Sequence) else ():
             if isinstance(source, Mapping):
-                yield str(name), source
+                yield name, source
 
 
 def _has_offsets(sources: Sequence[Mapping[str, Any]], given: str, *, by_time: bool) -> bool:

@@ -11,7 +11,7 @@ from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.guards.report import WORST_FIRST, Judgement, worst
-from airflow_ckpt_provider.json_text import load_rendered
+from airflow_ckpt_provider.lakeflow.asked_sources import reports_by_name
 from airflow_ckpt_provider.verdict import Verdict
 
 
@@ -130,15 +130,13 @@ def guard_judgements(report: Any, *, about: str = "source guard") -> list[Judgem
     :param about: what to call it.
     :raises RefusedError: it is no report.
     """
-    if not report:
-        return []
-    if isinstance(report, str):
-        try:
-            report = load_rendered(report)
-        except ValueError as e:
-            raise RefusedError(f"{about}: no report: {report[:80]!r}", hint="give the XCom of a guard's task") from e
-    if isinstance(report, Mapping) and "verdict" not in report:
-        return [judgement for name, each in report.items() for judgement in _of_one(each, f"{about} of {name}")]
+    try:
+        named = reports_by_name(report)
+    except ValueError as e:
+        raise RefusedError(f"{about}: no report: {report[:80]!r}", hint="give the XCom of a guard's task") from e
+    if "" not in named:
+        return [judgement for name, each in named.items() for judgement in _of_one(each, f"{about} of {name}")]
+    report = named[""]
     try:
         verdict = Verdict(report["verdict"])
         reasons = list(report.get("reasons") or ())

@@ -303,7 +303,7 @@ def _of_table(
         more = TableCommit(history.newest + 1, None, "STREAMING UPDATE", {app_id: ahead + 1}, changes_data=True)
         later = inspect_delta(replace(history, commits=(*history.commits, more)), ids, ahead)
         blocked = next((each for each in (report, later) if _is_blocked(each)), None)
-        if blocked and not (gone and any(gone in reason for reason in blocked.reasons)):  # named below
+        if blocked and not gone:  # of a table that is not whole that is to be put right first
             yield _blocked(report, blocked)
     yield from _of_features(sink, place, sorted(features - RESTORED_WITHOUT_SPARK), query_id)
     yield from _of_others(history, app_id)

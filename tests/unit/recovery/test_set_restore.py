@@ -221,7 +221,7 @@ class TestAllOrNone:
     def test_one_that_runs_and_one_that_a_killed_attempt_has_sealed(
         self, application: Application, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A person who does not continue is told which streams do not start."""
+        """If nobody continues it, the message names the streams that do not start."""
         from airflow_ckpt_provider.recovery.chains import sealed
 
         backed_up_and_gone_on(application)
