@@ -11,7 +11,7 @@ from airflow_ckpt_provider.backup.beside import default_repository
 from airflow_ckpt_provider.backup.content_checks import content_damage, read_content
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
-from airflow_ckpt_provider.backup.id_changes import IdChange, id_changes
+from airflow_ckpt_provider.backup.id_changes import IdChange, id_changes, restores_done
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.unchanged import COMMIT_FILE, is_same_commit, is_same_writing
@@ -115,17 +115,19 @@ def id_given_since(query_id: str, place: Location, repository: Repository) -> Id
     :param query_id: the id before.
     :param place: the checkpoint.
     :param repository: the repository.
-    :return: ``None``: none is known.
+    :return: ``None``: none is known; or the checkpoint was restored too, and which came last only clocks could say.
     """
     try:
         beside = Repository.open_if_there(default_repository(place))
     except RefusedError:  # the checkpoint is a whole bucket: nothing can be beside it
         beside = None
     canonical = place.store.canonical
+    known = [each for each in (repository, beside) if each]
+    if any(canonical(done.target) == canonical(place.uri) for each in known for done in restores_done(each)):
+        return None
     made = {
         change.old: change
-        for each in (repository, beside)
-        if each
+        for each in known
         for change in id_changes(each)
         if change.stands and canonical(change.checkpoint) == canonical(place.uri)
     }

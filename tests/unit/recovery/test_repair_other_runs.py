@@ -153,6 +153,19 @@ class TestTheQueryId:
         apply_repair(plan, checkpoint, repository=repository, rest=STOPPED)
         assert checkpoint.progress().query_id == query_id
 
+    def test_after_a_restore_it_is_not_known_which_came_last(self) -> None:
+        """The restore put the old id back. That of the reset before it was written again, SAFE."""
+        checkpoint, repository, _ = self.lost_after_a_reset(known=True)
+        manifest = repository.manifest(name="orders")
+        apply_restore(
+            plan_restore(repository, manifest, checkpoint.location, replace=True), rest=STOPPED, accept=ACCEPTED
+        )
+        assert checkpoint.progress().query_id == manifest.query_id
+        checkpoint.location.delete("metadata")
+        plan = plan_repair(checkpoint, repository=repository, name="orders")
+        assert (plan.verdict, [entry.path for entry, _ in plan.fetches]) == (Verdict.UNKNOWN, ["metadata"])
+        assert "give it (query_id / --query-id)" in plan.risks[0].why
+
     def test_of_what_is_recorded_elsewhere_nobody_knows(self) -> None:
         checkpoint, repository, query_id = self.lost_after_a_reset(known=False)
         plan = plan_repair(checkpoint, repository=repository, name="orders")
