@@ -35,7 +35,6 @@ def seal_for_plan(
     sealed: bool = False,
     above: Iterable[str] = (),
     own: Collection[str] = (),
-    hint: str = "stop the query, then make a new plan",
 ) -> Seal:
     """Seal a place for a plan, and see that it still is what the plan was made for.
 
@@ -51,7 +50,6 @@ def seal_for_plan(
     :param above: paths that are going to be written. An empty place is sealed above them at once; another at its next
         number, which stops a running query: there :func:`raise_above` follows.
     :param own: other plans whose seal does as well.
-    :param hint: what to do if it is not any more what the plan was made for.
     :return: the seal, the only one of this plan.
     :raises SealedError: another plan has sealed it.
     :raises RefusedError: it is not any more what the plan was made for, or somebody writes to it, or the seal that had to be
@@ -75,7 +73,7 @@ def seal_for_plan(
         raise _lifted(location, plan_id)
     else:
         if fingerprint is not None and now.fingerprint != fingerprint:
-            raise _moved_on(location, plan_id, hint)
+            raise _moved_on(location, plan_id)
         number = max(now.newest_offsets, highest_offsets(above) if now.is_empty else -1) + 1
         for candidate in range(number, number + (TRIES if fingerprint is None else 1)):
             with suppress(FileExistsError):
@@ -83,13 +81,13 @@ def seal_for_plan(
                 break
             log.info("%s/%s/%d appeared: the stream was faster", location, OFFSETS, candidate)
         else:
-            raise _moved_on(location, plan_id, hint)
+            raise _moved_on(location, plan_id)
     if fingerprint is not None and not begun and inspect_target(location).fingerprint != fingerprint:
         if found is None:
             remove_seal(location, mark)
         else:  # its plan may be half-way: it stays sealed by it
             give_back(location, found)
-        raise _moved_on(location, plan_id, hint)
+        raise _moved_on(location, plan_id)
     return mark
 
 
@@ -205,5 +203,8 @@ def _lifted(location: Location, plan_id: str) -> RefusedError:
     )
 
 
-def _moved_on(location: Location, plan_id: str, hint: str) -> RefusedError:
-    return RefusedError(f"{location} is not any more what plan {plan_id} was made for; nothing was changed", hint=hint)
+def _moved_on(location: Location, plan_id: str) -> RefusedError:
+    return RefusedError(
+        f"{location} is not any more what plan {plan_id} was made for; nothing was changed",
+        hint="stop the query, then make a new plan",
+    )

@@ -83,8 +83,7 @@ class FlowEvidence:
     :param completed: when the newest triggered update was started in which the flow ran to its end.
     :param emptied: when the newest update was started that empties the table.
     :param history: of the table.
-    :param other_flows: flows that write the same table.
-    :param other_queries: ids of their checkpoints, as far as they are known.
+    :param other_queries: ids of the checkpoints of other flows that write the table, as far as they are known.
     :param unread: why something could not be read.
     """
 
@@ -96,7 +95,6 @@ class FlowEvidence:
     completed: datetime | None = None
     emptied: datetime | None = None
     history: TableHistory | None = None
-    other_flows: tuple[str, ...] = ()
     other_queries: frozenset[str] = field(default_factory=frozenset)
     unread: tuple[str, ...] = ()
 

@@ -104,7 +104,6 @@ def gather(
         _completed(workspace, examined.pipeline_id, events, flow),
         _emptied(workspace, examined, table),
         history,
-        tuple(others),
         frozenset(
             found.query_id
             for other in others

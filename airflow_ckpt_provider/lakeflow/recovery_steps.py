@@ -251,8 +251,6 @@ def recovery_steps(
     about: Mapping[str, AboutFlow] | None = None,
     terms: Terms | None = None,
     made_by: str = "",
-    on_active_update: str = FAIL,
-    wait_for: str | None = None,
 ) -> RecoverySteps:
     """Go through the steps for each flow; reads only.
 
@@ -261,8 +259,6 @@ def recovery_steps(
     :param about: what the caller says of them, by their names; one without catalog and schema will do.
     :param terms: margin, and what holds for all flows of which ``about`` says nothing else.
     :param made_by: who plans, for the keys of the configuration.
-    :param on_active_update: what the reset does about an update that is active.
-    :param wait_for: the state that the reset waits for; by default the one that the pipeline's kind reaches.
     :raises RefusedError: no flow is named and none has failed, or something is said of a flow that is not reset.
     """
     failures = failed_flows(workspace, examined)
@@ -278,7 +274,7 @@ def recovery_steps(
     # A name without catalog and schema holds for the flow of that name in a test pipeline too.
     about = {flow: facts for name, facts in said.items() for flow in chosen if same_flow(flow, name)}
     about |= {flow: said[flow] for flow in chosen if flow in said}
-    wait_for = wait_for or (RUNNING if is_continuous(examined.pipeline) else COMPLETED)
+    wait_for = RUNNING if is_continuous(examined.pipeline) else COMPLETED
     as_of = newest_ended(workspace, examined.pipeline_id)  # before anything is read: it may read on meanwhile
     found = [
         replace(
@@ -295,7 +291,7 @@ def recovery_steps(
         request,
         starting_positions=steps.starting_positions,
         sources={each.flow: [p.source for p in each.positions] for each in found if len(each.positions) > 1},
-        on_active_update=on_active_update,
+        on_active_update=FAIL,
         wait_for=wait_for,
         merged=Merged(steps.configuration, made_by),
     )

@@ -8,7 +8,7 @@ exact where it had read all of the table before. Where it had not, it stops at t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,7 +46,6 @@ def undo_chain(
     made_by: str = "",
     reason: str = "",
     workers: int = WORKERS,
-    on_plan: Callable[[JointPlan], None] | None = None,
 ) -> ChainOutcome:
     """Undo a rewind of a chain or a restore of a set, wherever it was stopped; or resume the undo.
 
@@ -57,14 +56,13 @@ def undo_chain(
     :param made_by: the run or user.
     :param reason: why, for the audit records.
     :param workers: requests under way at once.
-    :param on_plan: called with the plan that is undone, before anything is changed.
     :raises NoSuchBackupError: there was no such chain.
     :raises RefusedError: one of the streams was started since, or a table was written to; nothing was changed. Or, once it was
         begun, one refuses: all stay sealed.
     """
     began, streams, rest = time.monotonic(), named_streams(tuple(streams)), rest or (lambda _: RestRule())
     with alone(streams, made_by=made_by, what="undo of a chain") as fence:
-        plan, outcomes = _undo_chain(streams, plan_id, accept, rest, made_by, reason, workers, on_plan, fence)
+        plan, outcomes = _undo_chain(streams, plan_id, accept, rest, made_by, reason, workers, fence)
     done = outcomes is None
     return ChainOutcome(plan.plan_id, tuple(outcomes or ()), time.monotonic() - began, already_done=done)
 
@@ -90,12 +88,9 @@ def _undo_chain(
     made_by: str,
     reason: str,
     workers: int,
-    on_plan: Callable[[JointPlan], None] | None,
     fence: Fence,
 ) -> tuple[JointPlan, list[dict[str, Any]] | None]:
     plan = _plan(streams, plan_id)
-    if on_plan:
-        on_plan(plan)
     by_name = {stream.name: stream for stream in streams}
     missing = [name for name, _ in plan.change_ids if name not in by_name]
     if missing:

@@ -109,10 +109,6 @@ def totals_doubled(spark: SparkSession) -> DataFrame:
     return read(spark).groupBy("k").agg(F.count("*").alias("n"), F.sum(F.col("v") * 2).alias("s"))
 
 
-def totals_filtered(spark: SparkSession) -> DataFrame:
-    return read(spark).where("v % 2 = 0").groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("s"))
-
-
 # ---- deduplication, windows -------------------------------------------------------------------
 
 
