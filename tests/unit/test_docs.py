@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 import pytest
 
-from airflow_ckpt_provider.cli.by_stream import names_stream
 from airflow_ckpt_provider.cli.definition.examples import EXAMPLES
 from airflow_ckpt_provider.cli.program import build_parser
 from airflow_ckpt_provider.jobs import rehearse
 from dev.diagrams import DIAGRAMS
 from tests.support.command_line import run
+from tests.support.command_lines import parsed
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -104,7 +104,7 @@ def test_every_command_is_right_usage(tmp_path: Path, monkeypatch: pytest.Monkey
                 continue
             assert program == "airflow-ckpt"
             if arguments[0] == "pipelines":  # it would ask a workspace
-                build_parser().parse_args(arguments)
+                parsed(arguments)
             else:
                 assert run(*arguments).code in (1, 3), command
 
@@ -121,7 +121,6 @@ CHANGES = {"doctor", "rewind", "reset", "chain", "flows"}
 
 def test_every_command_in_a_block_parses_and_says_that_the_query_is_stopped() -> None:
     """Those that ``--help`` shows, too."""
-    parsers = {by_stream: build_parser(by_stream=by_stream) for by_stream in (False, True)}
     shown = [command for page in (*DOCS.rglob("*.md"), ROOT / "README.md") for command in commands(page)]
     assert len(shown) > 150
     for command in (*shown, *(f"{verb} {words}" for verb, lines in EXAMPLES.items() for words in lines)):
@@ -129,7 +128,7 @@ def test_every_command_in_a_block_parses_and_says_that_the_query_is_stopped() ->
             continue
         alone = re.split(" [|<>] ", command)[0].replace("$CHAIN", "--stream bronze=CHECKPOINT")
         arguments = shlex.split(alone, comments=True)
-        args = parsers[names_stream(arguments)].parse_args(arguments)
+        args = parsed(arguments)
         if arguments[0] in CHANGES and args.apply:
             assert args.query_is_stopped or args.stop_running, command
 

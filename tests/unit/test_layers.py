@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.source_code import statements
+
 PACKAGE = "airflow_ckpt_provider"
 ROOT = Path(__file__).parents[2] / PACKAGE
 
@@ -103,7 +105,7 @@ def modules() -> Iterator[tuple[str, Path]]:
 def imports(path: Path) -> tuple[tuple[int, str], ...]:
     """Every import in a file with its line, those inside functions and under TYPE_CHECKING too."""
     found: list[tuple[int, str]] = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(path):
         if isinstance(node, ast.Import):
             found += ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

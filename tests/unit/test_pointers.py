@@ -6,9 +6,12 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.support.source_code import statements
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "airflow_ckpt_provider"
@@ -17,27 +20,37 @@ FILES = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output
 FOREIGN = {"databricks/sdk/service/pipelines.py", "./deploy.sh"}
 
 
-def prose() -> Iterator[tuple[str, str]]:
+@cache
+def prose() -> tuple[tuple[str, str], ...]:
     """Each page and docstring, with where it is."""
+    return tuple(_prose())
+
+
+def _prose() -> Iterator[tuple[str, str]]:
     for path in FILES:
         if path.endswith(".md") and not path.startswith(("tests/", "CHANGELOG")):
             yield path, re.sub(r"^( *)```.*?^\1```", "", (ROOT / path).read_text(), flags=re.MULTILINE | re.DOTALL)
         elif path.endswith(".py") and path.startswith(
             ("airflow_ckpt_provider/", "dags/", "demo/", "dev/", "benchmarks/")
         ):
-            for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            for node in statements(ROOT / path):
                 if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                     yield path, ast.get_docstring(node) or ""
 
 
+def ends(path: str) -> Iterator[str]:
+    """``a/b.py`` -> ``b.py`` and ``a/b.py``."""
+    parts = path.split("/")
+    return ("/".join(parts[number:]) for number in range(len(parts)))
+
+
 def test_every_module_that_prose_names_exists() -> None:
-    known = {f"/{path}" for path in FILES}
+    known = {end for path in FILES for end in ends(path)}
     missing = [
         f"{where}: {name}"
         for where, text in prose()
         for name in re.findall(r"``?([\w./-]*\w\.(?:py|sh))(?:::[\w:]+)?``?", text)
-        if not any(path.endswith(f"/{name.removeprefix('../').removeprefix('../')}") for path in known)
-        and name not in FOREIGN
+        if name.removeprefix("../").removeprefix("../") not in known and name not in FOREIGN
     ]
     assert missing == []
 

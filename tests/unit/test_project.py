@@ -20,6 +20,7 @@ from requests.utils import get_environ_proxies
 
 from airflow_ckpt_provider import __version__
 from dev import slow_tests
+from tests.support.source_code import statements
 
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -291,7 +292,7 @@ def misplaced(tests: Path) -> list[str]:
         own = path.relative_to(tests)
         if not path.name.startswith("test_") and path.name != "conftest.py" and own.parts[0] not in HELPERS:
             found.append(f"{own}: a helper belongs into tests/support")
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in statements(path):
             named = [f"{node.module}.{name.name}" for name in node.names] if isinstance(node, ast.ImportFrom) else []
             named += [name.name for name in node.names] if isinstance(node, ast.Import) else []
             for name in named:

@@ -19,9 +19,9 @@ from airflow_ckpt_provider.advisor.pipeline_conditions import RESET_FLOW
 from airflow_ckpt_provider.advisor.registry import CONDITIONS, WRAPPERS, by_name
 from airflow_ckpt_provider.checkpoint.advice_kinds import ADVICE
 from airflow_ckpt_provider.cli.definition import VERBS
-from airflow_ckpt_provider.cli.program import build_parser
 from dev import make_wordings
 from dev.reference_pages import PAGES, text
+from tests.support.command_lines import parsed
 
 DOCS = Path(__file__).parents[3] / "docs"
 each_condition = pytest.mark.parametrize("condition", CONDITIONS, ids=lambda c: c.code)
@@ -80,7 +80,7 @@ ELSEWHERE = {
 def test_every_command_parses(condition: ErrorCondition):
     for step in condition.steps:
         if step.command:
-            build_parser().parse_args([Facts().fill(argument) for argument in step.command])
+            parsed([Facts().fill(argument) for argument in step.command])
 
 
 @each_condition

@@ -14,8 +14,8 @@ import pytest
 from airflow_ckpt_provider import operators, sensors
 from airflow_ckpt_provider.advisor.advice import recovery_advice
 from airflow_ckpt_provider.advisor.pipeline_conditions import CONDITIONS
-from airflow_ckpt_provider.cli.program import build_parser
 from airflow_ckpt_provider.cli.verbs.pipelines import _TAKES
+from tests.support.command_lines import parsed
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "howto" / "lakeflow-symptoms.md").read_text()
@@ -75,9 +75,9 @@ def test_the_advisor_knows_the_error_by_the_same_code(row: list[str]) -> None:
 def test_its_command_is_one(row: list[str]) -> None:
     program, *arguments = shlex.split(code(row[3]))
     assert program == "airflow-ckpt"
-    parsed = build_parser().parse_args(arguments)
+    said = parsed(arguments)
     for option, actions in _TAKES.items():
-        assert not getattr(parsed, option) or parsed.action in actions
+        assert not getattr(said, option) or said.action in actions
 
 
 @each_row

@@ -8,12 +8,11 @@ import shlex
 
 import pytest
 
-from airflow_ckpt_provider.cli.by_stream import names_stream
 from airflow_ckpt_provider.cli.definition import GROUPS, VERBS
 from airflow_ckpt_provider.cli.definition.examples import EXAMPLES
 from airflow_ckpt_provider.cli.options import pair, setting
-from airflow_ckpt_provider.cli.program import build_parser
 from tests.support.command_line import run
+from tests.support.command_lines import parsed
 
 
 @pytest.mark.parametrize(
@@ -146,7 +145,7 @@ def test_the_help_of_a_verb_shows_commands_that_parse(verb: str):
     assert shown == [f"  airflow-ckpt {verb} {words}" for words in EXAMPLES[verb]]
     for line in shown:
         argv = shlex.split(re.split(r" [<>] ", line.strip())[0])[1:]
-        build_parser(by_stream=names_stream(argv)).parse_args(argv)
+        parsed(argv)
 
 
 def test_examples_are_of_verbs_that_there_are_and_fit_a_terminal():
@@ -209,5 +208,5 @@ def test_arguments_that_do_not_fit_together(argv: list[str], message: str, hint:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_options_may_stand_anywhere(argv: list[str], read_data: str | None, backup: str | None):
-    args = build_parser().parse_args(["verify", *argv])
+    args = parsed(["verify", *argv])
     assert (args.repository, args.backup, args.read_data) == ("R", backup, read_data)

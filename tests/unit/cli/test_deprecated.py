@@ -11,8 +11,8 @@ from airflow_ckpt_provider.change.old_acceptance import OLD_FLAGS, OLD_VERDICTS,
 from airflow_ckpt_provider.change.risks import RISKS
 from airflow_ckpt_provider.cli import options
 from airflow_ckpt_provider.cli.definition import VERBS
-from airflow_ckpt_provider.cli.program import build_parser
 from tests.support.command_line import run
+from tests.support.command_lines import parsed
 
 REWIND = ["rewind", "/c", "--to-latest"]
 RESTORE = ["restore", "/r", "latest", "/t"]
@@ -47,7 +47,7 @@ RESTORE = ["restore", "/r", "latest", "/t"]
 def test_old_options(
     given: list[str], argument: str, value: Any, instead: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert getattr(build_parser().parse_args(given), argument) == value
+    assert getattr(parsed(given), argument) == value
     warned = capsys.readouterr().err
     assert warned.startswith("warning: ")
     assert f"give {instead}" in warned
@@ -62,14 +62,13 @@ def test_they_are_not_in_the_help() -> None:
 
 
 def test_the_defaults_are_those_of_the_new_options() -> None:
-    args = build_parser().parse_args(REWIND)
+    args = parsed(REWIND)
     assert (args.sink_policy, args.exact_replay, args.backup_id, args.accept) == ([], True, None, [])
 
 
 def test_accepting_does_not_carry_over_to_the_next_command() -> None:
-    parser = build_parser()
-    assert parser.parse_args([*REWIND, "--accept", "foreign_loss"]).accept == ["foreign_loss"]
-    assert parser.parse_args(REWIND).accept == []
+    assert parsed([*REWIND, "--accept", "foreign_loss"]).accept == ["foreign_loss"]
+    assert parsed(REWIND).accept == []
 
 
 def test_the_words_are_those_of_the_core() -> None:

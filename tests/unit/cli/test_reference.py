@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from airflow.cli.cli_config import ActionCommand, GroupCommand
 
-from airflow_ckpt_provider.cli.by_stream import names_stream
 from airflow_ckpt_provider.cli.definition import EXIT_CODES, GROUPS, VERBS, get_cli_commands
 from airflow_ckpt_provider.cli.options import Option
 from airflow_ckpt_provider.cli.program import build_parser
 from airflow_ckpt_provider.cli.verb import Verb
 from airflow_ckpt_provider.get_provider_info import get_provider_info
+from tests.support.command_lines import parsed
 
 PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
 
@@ -91,7 +91,7 @@ def test_every_command_shown_on_the_page_parses():
     for line in shown:
         argv = shlex.split(line)
         if argv[0] != "--completion":  # it prints, and ends
-            build_parser(by_stream=names_stream(argv)).parse_args(argv)
+            parsed(argv)
 
 
 def test_the_page_has_the_exit_codes_of_the_help():

@@ -20,7 +20,6 @@ from airflow_ckpt_provider.backup.notes import hold, record_verification
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.cli.program import build_parser
 from airflow_ckpt_provider.fleet.discovery import discover
 from airflow_ckpt_provider.fleet.fleet import Fleet, inspect_fleet
 from airflow_ckpt_provider.fleet.report import keep_report, read_reports, rows_of
@@ -33,6 +32,7 @@ from airflow_ckpt_provider.page.stream_row import Met, StreamRow
 from airflow_ckpt_provider.storage.location import SMALL, Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.stream import Objectives, Stream
+from tests.support.command_lines import parsed
 from tests.support.every_run import of_these
 from tests.support.report_pages import NOW, changed, harmless, keep, row
 from tests.support.signed import backed_up, forge, opened
@@ -127,7 +127,7 @@ def test_the_command_on_the_page_of_a_backup_restores_it_wherever_it_is(checkpoi
     page = harmless(Pages(repository, FileLinks()).backup("orders", backup.backup_id)).text
     (shown,) = re.findall(r"airflow-ckpt restore .*", page)
     program, *words = shlex.split(shown)
-    given = build_parser().parse_args(words)
+    given = parsed(words)
     assert (program, given.repository, given.backup) == ("airflow-ckpt", repository.location.uri, backup.backup_id)
     assert (given.target, given.name, given.replace) == (backup.checkpoint, "orders", True)
     entry = next(each for each in backup.files if each.size > 40)
@@ -208,7 +208,7 @@ def test_no_command_of_a_report_or_a_plan_is_shown(is_half_way: bool, repository
     assert len(shown) == 1 + is_half_way
     for each in shown:
         program, *words = shlex.split(each)
-        given = build_parser().parse_args(words)
+        given = parsed(words)
         assert (program, given.verb) == ("airflow-ckpt", "status")
         assert (given.checkpoint, given.repository) == (place, repository.location.uri)
 
