@@ -33,7 +33,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "integration/test_hdfs.py",
         "integration/test_live_backup.py",
     ),
-    "stores": ("component/storage/*.py",),
+    "stores": ("component/storage/*.py", "unit/storage/*.py"),
     "changes": (
         "unit/change/*.py",
         "unit/recovery/*.py",

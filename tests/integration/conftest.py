@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.samples.sparks import Sparks
 from tests.support.streams.spark_host import SparkHost, coordinates
 from tests.support.upgrades.spark_worker import SparkWorker
 
@@ -16,6 +17,14 @@ def spark_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkHost]:
     host = SparkHost(tmp_path_factory.mktemp("spark") / "spark.log", packages=coordinates("spark-jars.txt"))
     yield host
     host.kill()
+
+
+@pytest.fixture(scope="session")
+def sparks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sparks]:
+    """The Sparks that continue from samples of checkpoints."""
+    all_of_them = Sparks(tmp_path_factory.mktemp("sparks"))
+    yield all_of_them
+    all_of_them.close()
 
 
 @pytest.fixture(scope="session")

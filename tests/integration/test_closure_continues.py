@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -78,13 +77,6 @@ def of_each_version(kinds: tuple[str, ...] | None = None, *, quick: tuple[str, .
             if kinds is None or kind in kinds
         ],
     )
-
-
-@pytest.fixture(scope="module")
-def sparks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sparks]:
-    all_of_them = Sparks(tmp_path_factory.mktemp("spark"))
-    yield all_of_them
-    all_of_them.close()
 
 
 @pytest.fixture

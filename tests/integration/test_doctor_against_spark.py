@@ -9,7 +9,6 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +54,6 @@ def each(damages: list[Damage]) -> Any:
         return [pytest.mark.spark] if damage.quick else [pytest.mark.spark, pytest.mark.slow]
 
     return pytest.mark.parametrize("damage", [pytest.param(d, marks=marks(d), id=d.name) for d in damages])
-
-
-@pytest.fixture(scope="module")
-def sparks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sparks]:
-    all_of_them = Sparks(tmp_path_factory.mktemp("spark"))
-    yield all_of_them
-    all_of_them.close()
 
 
 def opened(place: Placed) -> Checkpoint:
@@ -170,6 +162,7 @@ def totals(place: Placed) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.parametrize("repaired", [False, True], ids=["as it is", "repaired"])
 def test_stale_snapshots_spoil_the_state_at_the_next_cold_start(sparks: Sparks, repaired: bool, tmp_path: Path) -> None:
     """Undone to batch 19 by hand, other data since: version 21 is loaded from the snapshot of the abandoned time line."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,13 +39,6 @@ CASES = {
     "rocks_rowchecksum": ("rocks_changelog_agg", NEEDS, "STATE_STORE_VALUE_ROW_FORMAT_VALIDATION_FAILURE"),
     "rocks_ssjoin_v4": ("rocks_ssjoin_v2", NEEDS, r"stateFormatVersion is invalid\. Valid versions are 1 and 2"),
 }
-
-
-@pytest.fixture(scope="module")
-def sparks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sparks]:
-    all_of_them = Sparks(tmp_path_factory.mktemp("spark"))
-    yield all_of_them
-    all_of_them.close()
 
 
 @pytest.fixture

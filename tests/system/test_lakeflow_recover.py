@@ -166,6 +166,7 @@ def test_a_plan_sends_nothing_but_reads(
     assert production.flows[INCREMENTAL].resets == 0
 
 
+@pytest.mark.slow
 def test_the_vendors_scenario(
     recover: Callable[..., Any],
     workspace: FakeWorkspace,

@@ -70,6 +70,7 @@ class TestRefusedBeforeTheStop:
 
 
 class TestSkipped:
+    @pytest.mark.slow
     def test_deploy(self, tried: Tried) -> None:
         taken_back(tried.upgrade(deploy=skip, start_old=tried.commit_a_batch, **KEEP), ["stop", "deploy", *BACK])
         assert "deploy (skipped)" in tried.report["markdown"]

@@ -14,7 +14,7 @@ from tests.support.watched_stores import forget_all, in_memory
 # The same examples every time, so that a red run is somebody's doing; EXPLORE=1 tries others, and more: every night.
 _EXPLORE = bool(os.environ.get("EXPLORE"))
 settings.register_profile(
-    "unit", deadline=None, database=None, derandomize=not _EXPLORE, max_examples=200 if _EXPLORE else 40
+    "unit", deadline=None, database=None, derandomize=not _EXPLORE, max_examples=200 if _EXPLORE else 30
 )
 settings.load_profile("unit")
 

@@ -70,19 +70,19 @@ def measured(setup: str, work: str, *, error: str) -> tuple[int, str]:
     return int(grown), said
 
 
-@pytest.mark.parametrize(
-    "pieces",
-    [
-        "[b'[' + b' ' * MIB] + [b' ' * MIB] * 100 + [b']\\n']",
-        "[b' ' * MIB] * 100",
-        "[b'[]\\n' * MIB] * 100",
-        "[b'[' + b'[],' * (MIB // 3)] + [b'[],' * MIB] * 100 + [b'[]]\\n']",
-        '[b\'[\' + b\'["a",0,"x"],\' * 499 + b\'["a",0,"x"]]\\n\'] * 50_000',
-    ],
-    ids=["spaces in a line", "spaces", "lines of nothing", "rows of nothing", "more files than it says"],
-)
-def test_a_table_of_files(pieces: str) -> None:
-    setup = f"{_TABLE}\nMIB = 1024**2\ndata = document({pieces})\nfrom airflow_ckpt_provider.errors import DamagedBackupError"
+TABLES = {
+    "spaces in a line": "[b'[' + b' ' * MIB] + [b' ' * MIB] * 100 + [b']\\n']",
+    "spaces": "[b' ' * MIB] * 100",
+    "lines of nothing": "[b'[]\\n' * MIB] * 100",
+    "rows of nothing": "[b'[' + b'[],' * (MIB // 3)] + [b'[],' * MIB] * 100 + [b'[]]\\n']",
+    "more files than it says": '[b\'[\' + b\'["a",0,"x"],\' * 499 + b\'["a",0,"x"]]\\n\'] * 50_000',
+}
+
+
+@pytest.mark.parametrize("name", of_these(TABLES, "spaces in a line", "more files than it says"))
+def test_a_table_of_files(name: str) -> None:
+    imports = "from airflow_ckpt_provider.errors import DamagedBackupError"
+    setup = f"{_TABLE}\n{imports}\nMIB = 1024**2\ndata = document({TABLES[name]})"
     grown, said = measured(setup, "parse_manifest(data, path=PATH)", error="DamagedBackupError")
     assert said.startswith("manifest backups/orders/20261121T083000Z-b000223.json is damaged or forged"), said
     assert grown < 64, grown
@@ -154,26 +154,42 @@ def zstd_of_zeros(mebibytes):
 """
 
 
-@pytest.mark.parametrize(
-    ("data", "reads"),
-    [
-        ("zipped('metadata', 100 * MIB)", ["shared_files(data, path='x/5.zip')", "key_count(data, path='x/5.zip')"]),
-        (
-            "lying('metadata', 100 * MIB, 1000)",
-            ["shared_files(data, path='x/5.zip')", "key_count(data, path='x/5.zip')"],
-        ),
-        ("zipped('metadata', 100 * MIB, zipfile.ZIP_BZIP2)", ["shared_files(data, path='x/5.zip')"]),
-        ("zipped('metadata', 100 * MIB, zipfile.ZIP_LZMA)", ["shared_files(data, path='x/5.zip')"]),
-        ("lz4(2**31 - 1, b'x' * 1000)", ["lineage(data, codec='lz4', path='x/5.changelog')"]),
-        ("zstd_of_zeros(1000)", ["lineage(data, codec='zstd', path='x/5.changelog')"]),
-        (
-            "b'\\x82SNAPPY\\0' + b'\\0' * 8 + struct.pack('>i', 5) + b'\\xff\\xff\\xff\\xff\\x0f'",
-            ["lineage(data, codec='snappy', path='x/5.changelog')"],
-        ),
-    ],
-    ids=["zip", "a zip that lies", "bzip2", "lzma", "lz4", "zstd", "snappy"],
-)
-def test_a_state_file(data: str, reads: list[str]) -> None:
+#: name -> the data, and what reads it.
+STATE_FILES: dict[str, tuple[str, list[str]]] = {
+    "zip": (
+        "zipped('metadata', 100 * MIB)",
+        ["shared_files(data, path='x/5.zip')", "key_count(data, path='x/5.zip')"],
+    ),
+    "a zip that lies": (
+        "lying('metadata', 100 * MIB, 1000)",
+        ["shared_files(data, path='x/5.zip')", "key_count(data, path='x/5.zip')"],
+    ),
+    "bzip2": (
+        "zipped('metadata', 100 * MIB, zipfile.ZIP_BZIP2)",
+        ["shared_files(data, path='x/5.zip')"],
+    ),
+    "lzma": (
+        "zipped('metadata', 100 * MIB, zipfile.ZIP_LZMA)",
+        ["shared_files(data, path='x/5.zip')"],
+    ),
+    "lz4": (
+        "lz4(2**31 - 1, b'x' * 1000)",
+        ["lineage(data, codec='lz4', path='x/5.changelog')"],
+    ),
+    "zstd": (
+        "zstd_of_zeros(1000)",
+        ["lineage(data, codec='zstd', path='x/5.changelog')"],
+    ),
+    "snappy": (
+        "b'\\x82SNAPPY\\0' + b'\\0' * 8 + struct.pack('>i', 5) + b'\\xff\\xff\\xff\\xff\\x0f'",
+        ["lineage(data, codec='snappy', path='x/5.changelog')"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", of_these(STATE_FILES, "a zip that lies", "zstd", "snappy"))
+def test_a_state_file(name: str) -> None:
+    data, reads = STATE_FILES[name]
     for read in reads:
         setup = f"{_STATE}\ndata = {data}\nassert len(data) < 2 * MIB, len(data)"
         grown, said = measured(setup, read, error="NotJudgedError" if "zstd" in data else "UnreadableLogError")

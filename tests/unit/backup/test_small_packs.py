@@ -27,6 +27,7 @@ from airflow_ckpt_provider.storage.packs import file_of, read_moved
 from airflow_ckpt_provider.units import format_size
 from tests.support.backups import back_up, files_in, stream
 from tests.support.checkpoints import Files, contents
+from tests.support.every_run import of_these
 from tests.support.packs import packed_repository, packs_of
 from tests.support.watched_stores import Killed, Life, forget_all, in_memory, watched
 
@@ -235,7 +236,11 @@ def simulated(
 class TestBound:
     @pytest.mark.parametrize(
         ("each", "tiers", "per_prune"),
-        [(540_000, 2, 1), (540_000, 2, 24), (540_000, 2, 168), (40_000, 2, 24), (5_000, 3, 24), (5_000_000, 1, 24)],
+        of_these(
+            [(540_000, 2, 1), (540_000, 2, 24), (540_000, 2, 168), (40_000, 2, 24), (5_000, 3, 24), (5_000_000, 1, 24)],
+            (540_000, 2, 24),
+            (5_000, 3, 24),
+        ),
     )
     def test_a_year_of_hourly_backups_writes_each_byte_again_a_few_times(
         self, each: int, tiers: int, per_prune: int

@@ -106,7 +106,7 @@ CASES: dict[str, Callable[[Location], Case]] = {
 }
 
 
-@pytest.mark.parametrize("name", of_these(CASES, "replacing one that is ahead", "replacing a broken one"))
+@pytest.mark.parametrize("name", of_these(CASES, "replacing one that is ahead"))
 @pytest.mark.parametrize("repository_format", [1, pytest.param(2, marks=pytest.mark.slow)], indirect=True)
 def test_killed_at_every_write(
     repository_format: int, place: Location, name: str, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,7 @@ from hypothesis import given
 from airflow_ckpt_provider.storage import file_set
 from airflow_ckpt_provider.storage.file_set import FileSet, order
 from airflow_ckpt_provider.storage.store import StoredFile
+from tests.support.every_run import of_these
 
 names = st.one_of(
     st.sampled_from(["1.changelog", "10.changelog", "2.changelog", "metadata", "a", "b", "é", "a b"]),
@@ -39,7 +40,7 @@ files = st.builds(
 ) | st.builds(StoredFile, path=paths, size=st.just(1), identity=st.just("x"), checksum=st.just("x"), modified=times)
 
 
-@pytest.fixture(autouse=True, scope="module", params=[0, 3, 10_000])
+@pytest.fixture(autouse=True, scope="module", params=of_these([0, 3, 10_000], 3, 10_000))
 def few(request: pytest.FixtureRequest) -> Iterator[int]:
     """How many files a set keeps as they are: so that all, most and none of those here are packed."""
     with pytest.MonkeyPatch.context() as patch:
