@@ -17,6 +17,7 @@ from airflow_ckpt_provider.storage.location import Location
 from tests.support.fenced_attempts import attempt_at, attempt_that, notes
 from tests.support.fenced_attempts import orders as orders
 from tests.support.fenced_attempts import repository as repository
+from tests.support.later_clocks import InAnHour
 from tests.support.waiting import wait_until
 from tests.support.watched_stores import watched
 
@@ -55,7 +56,7 @@ class TestWhatWasDoneSince:
                     raise RefusedError("refused")
         with fenced(repository, place / "orders", plan_id="second", what="a reset", made_by="run 2/second") as second:
             found = [second.done_since(Clocks(passed=3600), but_in=but_in) for but_in in ("", "run 2/", "run")]
-            assert second.done_since(Clocks(passed=-3600)) is None
+            assert second.done_since(InAnHour()) is None
         assert [other and other.plan_id for other in found] == ["run 2/first", "run 1/first", None]
 
     def test_an_attempt_that_was_refused_has_changed_nothing(self, place: Location) -> None:
@@ -87,7 +88,7 @@ class TestWhatWasDoneSince:
         with attempt_at(orders, repository) as mine:
             other = mine.done_since(Clocks(passed=3600))
             assert (other.number if other else None) == found
-            assert mine.done_since(Clocks(passed=-3600)) is None
+            assert mine.done_since(InAnHour()) is None
 
     def test_attempts_that_ended_before_are_not_read(self, orders: Location, repository: Repository) -> None:
         for how in ("done", "killed", "done", "done"):
@@ -98,7 +99,7 @@ class TestWhatWasDoneSince:
         )
         with attempt_at(orders, Repository.open(held)) as mine:
             read.clear()
-            assert mine.done_since(Clocks(passed=-3600)) is None
+            assert mine.done_since(InAnHour()) is None
         assert {path.rpartition("/")[2] for path in read} == {"000004.json", "000004.end.json"}
 
     @pytest.mark.parametrize("note", [b'{"at', b'{"at": "2000-01-01T00:00:00", "outcome": "done"}'])
@@ -110,7 +111,7 @@ class TestWhatWasDoneSince:
         attempts_place(repository, orders).replace("000001.end.json", note)
         with attempt_at(orders, repository) as mine:
             assert mine.done_since(Clocks(passed=3600)) is not None
-            assert mine.done_since(Clocks(passed=-3600)) is None
+            assert mine.done_since(InAnHour()) is None
 
 
 class TestWhetherItWasChangedSince:

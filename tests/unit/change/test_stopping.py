@@ -32,6 +32,7 @@ from tests.support.killed_changes import (
     without_seals,
 )
 from tests.support.kinds_of_changes import VERBS, held, names, orders
+from tests.support.later_clocks import InAnHour
 from tests.support.stopped import STOPPED
 from tests.support.watched_stores import Killed, watched
 
@@ -207,5 +208,5 @@ class TestAWordThatWasGivenBeforeAnotherChange:
         [end] = (path for path in attempts.walk() if path.endswith(".end.json"))
         assert b'"done"' in attempts.read(end)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(verbs, "STOPPED", replace(STOPPED, said=Clocks(passed=-3600)))
+            patch.setattr(verbs, "STOPPED", replace(STOPPED, said=InAnHour()))
             assert verb.take_back(here).already_done is False
