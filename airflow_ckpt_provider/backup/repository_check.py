@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import check_structure
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, StorageError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +159,19 @@ def readable(
 
     for start in range(0, len(ids), 64):
         yield from (found for found in in_parallel(read, ids[start : start + 64]) if found is not None)
+
+
+def readable_manifests(repository: Repository, name: str) -> Iterator[Manifest]:
+    """The manifests of a stream, without their tables of files. One that is damaged is logged and left out.
+
+    :param repository: the repository.
+    :param name: name of the stream.
+    :raises StorageError: one could not be read, and may be whole.
+    """
+    for found in readable(repository, name, repository.backup_ids(name), with_files=False):
+        if isinstance(found, Manifest):
+            yield found
+        elif found.is_unread:
+            raise StorageError("; ".join(found.problems), hint="repeat it")
+        else:
+            log.warning("backup %s of %s is left out: %s", found.backup_id, found.name, "; ".join(found.problems))

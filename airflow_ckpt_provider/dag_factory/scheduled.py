@@ -125,7 +125,7 @@ class ScheduledDags(DagsOfStreams):
         def make() -> None:
             stores: dict[tuple[str | None, str | None], list[str]] = {}
             for stream in self.streams.values():
-                at = (stream.repository, stream.repository_conn_id or stream.storage_conn_id)
+                at = (stream.repository, stream.repository_connection)
                 stores.setdefault(at, []).append(stream.name)
             for number, names in enumerate(stores.values()):
                 self.task(

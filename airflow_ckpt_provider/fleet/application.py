@@ -45,11 +45,11 @@ def application_streams(
         stays = [not sink.name or sink.kind in WITHOUT_MEMORY for sink in sinks]
         place = repository
         if place is None and stream.repository:
-            place = open_repository(stream.repository, stream.repository_conn_id or storage)
+            place = open_repository(stream.repository, stream.repository_connection)
         found.append(
             ChainStream(
                 stream.repository_name,
-                open_checkpoint(stream.checkpoint, stream.checkpoint_conn_id or storage),
+                open_checkpoint(stream.checkpoint, stream.checkpoint_connection),
                 sinks,
                 tuple(None if each else SinkPolicy.ROLLBACK for each in stays),
                 place,

@@ -22,7 +22,7 @@ from airflow_ckpt_provider.recovery.chains.stream import ChainStream, named_stre
 from airflow_ckpt_provider.recovery.chains.together import carried_out_by
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.streams.parameters import connected_guard_options
-from airflow_ckpt_provider.streams.streams import common
+from airflow_ckpt_provider.streams.streams import repository_of_all
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -148,9 +148,8 @@ class ChainOperator(RepositoryOperator, SubmittingOperator):
         if self._repository_uri() or application is None:
             return self._open_repository()
         declared = self.declared_streams().of_application(application)
-        uri = required(common(declared, "repository"), "repository")
-        conn_id = common(declared, "repository_conn_id") or common(declared, "storage_conn_id")
-        return Repository.open(open_place(uri, text(self.repository_conn_id) or conn_id))
+        uri, conn_id = repository_of_all(declared)
+        return Repository.open(open_place(required(uri, "repository"), text(self.repository_conn_id) or conn_id))
 
     def _open(self, uri: str, conn_id: str | None) -> Location:
         return self.opened(open_place(uri, conn_id))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.streams.stream import Stream
+from airflow_ckpt_provider.streams.streams import repository_of_all
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.backup.repository import Repository
@@ -22,13 +23,9 @@ def repository_of(streams: Sequence[Stream]) -> Repository:
     from airflow_ckpt_provider.backup.repository import Repository
     from airflow_ckpt_provider.places import open_place
 
-    places = {(stream.repository, stream.repository_conn_id or stream.storage_conn_id) for stream in streams}
-    [(uri, conn_id), *others] = sorted(places, key=str)
-    if others or uri is None:
-        raise RefusedError(
-            "the streams have no repository" if uri is None else "the streams have several repositories",
-            hint="declare `repository`; a report is about streams of one repository: make one for each",
-        )
+    uri, conn_id = repository_of_all(streams)
+    if uri is None:
+        raise RefusedError("the streams have no repository", hint="declare `repository`")
     return Repository.open(open_place(uri, conn_id))
 
 
@@ -39,4 +36,4 @@ def checkpoint_place(stream: Stream) -> Location:
     """
     from airflow_ckpt_provider.places import open_place
 
-    return open_place(stream.checkpoint, stream.checkpoint_conn_id or stream.storage_conn_id)
+    return open_place(stream.checkpoint, stream.checkpoint_connection)

@@ -280,7 +280,7 @@ class FleetReportOperator(RepositoryOperator):
         return [each for each in (*found, self.declared_stream()) if isinstance(each, DeclaredStream)]
 
     def _repository_of(self, declared: Sequence[DeclaredStream]) -> Repository:
-        if text(self.repository) or not declared:
+        if self._repository_uri() or not declared:
             return self._open_repository()
         return repository_of(declared)
 

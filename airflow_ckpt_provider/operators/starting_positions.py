@@ -186,7 +186,7 @@ class StartingPositionsOperator(CheckpointOperator, StreamOperator):
         )
 
     def _logs(self) -> ReadableLogs:
-        if text(self.repository) is None:
+        if self._repository_uri() is None:
             return logs_of_checkpoint(self._checkpoint_place())
         if text(self.checkpoint) is not None:
             raise RefusedError("checkpoint and repository exclude each other", hint="give one of them")

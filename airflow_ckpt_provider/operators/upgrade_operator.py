@@ -16,12 +16,11 @@ from airflow_ckpt_provider.operators.fields import (
     mapping,
     mapping_or_text,
     one_of,
-    required,
     text,
     texts,
     words,
 )
-from airflow_ckpt_provider.operators.masking import MaskingOperator
+from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.renamed import deprecated, renamed, renamed_value
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
@@ -44,7 +43,7 @@ _POLICIES = {policy_word(policy): policy for policy in SinkPolicy}
 RENAMED_POLICIES = {"accept": "keep"}
 
 
-class UpgradeOperator(MaskingOperator):
+class UpgradeOperator(CheckpointOperator, StreamOperator):
     """Base of the steps of an upgrade: the places, and the record of the upgrade.
 
     :param checkpoint: URI of the checkpoint. (templated)
@@ -62,11 +61,8 @@ class UpgradeOperator(MaskingOperator):
     """
 
     template_fields: Sequence[str] = (
-        "checkpoint",
-        "checkpoint_conn_id",
-        "repository",
-        "repository_conn_id",
-        "name",
+        *CheckpointOperator.template_fields,
+        *StreamOperator.template_fields,
         "driver_logs",
     )
     ui_color = "#dae8fc"
@@ -76,21 +72,13 @@ class UpgradeOperator(MaskingOperator):
         *,
         checkpoint: str | None = UNSET,
         repository: str | None = UNSET,
-        checkpoint_conn_id: str | None = None,
-        repository_conn_id: str | None = None,
-        name: str | None = None,
         streams: Sequence[str | Stream] = (),
         driver_logs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("multiple_outputs", True)
-        super().__init__(**kwargs)
+        of_one = (None, None) if streams else (checkpoint, repository)
+        super().__init__(checkpoint=of_one[0], repository=of_one[1], **kwargs)
         self.streams = tuple(streams)
-        self.checkpoint: str | None = None if streams else self.needed(checkpoint, "checkpoint")
-        self.repository: str | None = None if streams else self.needed(repository, "repository")
-        self.checkpoint_conn_id = checkpoint_conn_id
-        self.repository_conn_id = repository_conn_id
-        self.name = name
         self.driver_logs = driver_logs
 
     def _steps(self) -> dict[str, Self]:
@@ -108,7 +96,7 @@ class UpgradeOperator(MaskingOperator):
         """The stream of this step."""
         from airflow_ckpt_provider.upgrade.together import Member
 
-        checkpoint, repository = self._checkpoint(), self._kept()
+        checkpoint, repository = self._checkpoint(), self._open_repository()
         return Member(self._name(repository, checkpoint), checkpoint, repository)
 
     def _members(self, context: Context) -> tuple[dict[str, Self], list[Member], list[Upgrade]]:
@@ -135,18 +123,6 @@ class UpgradeOperator(MaskingOperator):
             if name:
                 e.add_subject(name)
             raise
-
-    def _checkpoint(self) -> Checkpoint:
-        from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-        from airflow_ckpt_provider.places import open_place
-
-        return Checkpoint.at(open_place(required(self.checkpoint, "checkpoint"), text(self.checkpoint_conn_id)))
-
-    def _kept(self) -> Repository:
-        from airflow_ckpt_provider.backup.repository import Repository
-        from airflow_ckpt_provider.places import open_place
-
-        return Repository.open(open_place(required(self.repository, "repository"), text(self.repository_conn_id)))
 
     def _name(self, repository: Repository, checkpoint: Checkpoint) -> str:
         from airflow_ckpt_provider.backup.stream_names import stream_name

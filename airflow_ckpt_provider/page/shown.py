@@ -38,7 +38,7 @@ def shown_repositories(configured: Places | None, streams: Iterable[Stream] = ()
         if stream.repository is None:
             continue
         key = key_of(stream.repository)
-        conn_id = stream.repository_conn_id or stream.storage_conn_id
+        conn_id = stream.repository_connection
         places.setdefault(key, Places(stream.repository, conn_id))
         declared.setdefault(key, {})[stream.repository_name] = stream
     return tuple(Shown(key, each, declared.get(key, {})) for key, each in places.items())

@@ -10,10 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from airflow_ckpt_provider.backup.id_changes import IdChange, id_changes
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
+from airflow_ckpt_provider.backup.repository_check import readable_manifests
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, parse_offsets
 from airflow_ckpt_provider.checkpoint.tree import Tree
@@ -121,7 +123,7 @@ def _proven_by_backups(
     """Ids of which a backup has a batch in common with the log or a backup of a known id; each with that backup."""
     batches: dict[str, set[_Batch]] = {id_: set(found) for id_, found in log_of.items()}
     backups: dict[str, str] = {}
-    for manifest in _manifests(repository, name):
+    for manifest in chain.from_iterable(readable_manifests(repository, each) for each in (name, name + SAFETY_SUFFIX)):
         if manifest.query_id in {*known, *wanted} and canonical(manifest.checkpoint) in here:
             times = manifest.facts.get("batch_times") or {}
             batches.setdefault(manifest.query_id, set()).update((int(b), str(time)) for b, time in times.items())
@@ -133,16 +135,6 @@ def _proven_by_backups(
             proven |= batches[id_]
             yield id_, backups.get(id_, "of the same batches")
         left.difference_update(found)
-
-
-def _manifests(repository: Repository, name: str) -> Iterator[Manifest]:
-    """The manifests of a stream that can be read; those that cannot are of no use here."""
-    for stream in (name, name + SAFETY_SUFFIX):
-        for backup_id in repository.backup_ids(stream):
-            try:
-                yield repository.read_manifest(stream, backup_id, with_files=False)
-            except CkptError as e:
-                log.info("%s", e)
 
 
 def _batches_of(tree: Tree) -> set[_Batch]:

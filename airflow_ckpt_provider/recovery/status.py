@@ -184,8 +184,9 @@ def status_in(
         where = f"in {repository.location}" if repository else "beside it"
         return RewindStatus(
             UNTOUCHED,
-            f"No change of {place} that is not undone is recorded {where}. Its newest committed batch is {committed}, and the "
-            "stream can be started as it is. A change that was made with another repository is recorded there.",
+            f"No change of {place} that is not undone is recorded {where}. Its newest committed batch is {committed}. "
+            "`inspect` and `doctor` say what its next start does. A change that was made with another repository is recorded "
+            "there.",
             (command("inspect", place),),
         )
     plan_id = str(record["plan_id"])

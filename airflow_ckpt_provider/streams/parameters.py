@@ -42,9 +42,9 @@ def parameters_of(stream: Stream) -> dict[str, Any]:
     threshold = watch.min_time_to_loss or stream.max_downtime
     found = {
         "checkpoint": stream.checkpoint,
-        "checkpoint_conn_id": stream.checkpoint_conn_id or storage,
+        "checkpoint_conn_id": stream.checkpoint_connection,
         "repository": stream.repository,
-        "repository_conn_id": stream.repository_conn_id or storage,
+        "repository_conn_id": stream.repository_connection,
         "name": stream.repository_name,
         **_sinks(stream),
         **logs,

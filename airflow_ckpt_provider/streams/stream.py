@@ -290,6 +290,16 @@ class Stream(Declared):
         return self.name_in_repository or self.name
 
     @property
+    def checkpoint_connection(self) -> str | None:
+        """The Airflow connection that reaches its checkpoint."""
+        return self.checkpoint_conn_id or self.storage_conn_id
+
+    @property
+    def repository_connection(self) -> str | None:
+        """The Airflow connection that reaches its repository."""
+        return self.repository_conn_id or self.storage_conn_id
+
+    @property
     def schedule(self) -> str | timedelta:
         """When it is backed up: a cron expression, a preset such as ``@daily``, or an interval."""
         given = self.backup.schedule

@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError, did_you_mean
 from airflow_ckpt_provider.streams.problems import DeclarationError, Path, Problem
@@ -81,21 +80,25 @@ class Streams(Mapping[str, Stream]):
         return found
 
 
-def common(streams: Sequence[Stream], field: str) -> Any:
-    """Return what all streams of an application declare alike.
+def repository_of_all(streams: Sequence[Stream]) -> tuple[str | None, str | None]:
+    """The repository that all of some streams have, and the Airflow connection that reaches it.
 
-    :param streams: the streams.
-    :param field: the field; ``None``: none of them declares it.
-    :raises RefusedError: they declare several.
+    :param streams: the streams, at least one.
+    :return: its URI, ``None`` if none of them declares one; and the connection.
+    :raises RefusedError: they have several, or one has none.
     """
-    values = [getattr(stream, field) for stream in streams]
-    if any(value != values[0] for value in values):
-        other = next(stream for stream in streams if getattr(stream, field) != values[0])
-        raise RefusedError(
-            f"{streams[0]} and {other} are of one application and declare another {field}",
-            hint=f"give both the same {field}, or other values of application",
-        )
-    return values[0]
+    first, *others = streams
+    for other in others:
+        if _backed_up(other) != _backed_up(first):
+            raise RefusedError(
+                f"streams {first} and {other} have different repositories, or other connections to them",
+                hint="declare one `repository` and one `repository_conn_id` for both, or name them in commands of their own",
+            )
+    return first.repository, first.repository_connection
+
+
+def _backed_up(stream: Stream) -> tuple[str | None, str | None]:
+    return stream.repository and plain_place(stream.repository), stream.repository_connection
 
 
 def _shared(streams: Iterable[Stream]) -> Iterator[Problem]:

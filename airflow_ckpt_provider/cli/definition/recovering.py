@@ -48,7 +48,7 @@ WHERE_TO = (
     Option(("--to-latest",), "to the newest committed batch: drops what was logged and not committed", FLAG),
     Option(
         ("--to-current",),
-        "nowhere: checks sink and checkpoint as they are, and refuses one that would skip a batch or not start",
+        "nowhere: checks sink and checkpoint as they are; exit code 1 unless the verdict is SAFE",
         FLAG,
     ),
     Option(

@@ -27,7 +27,7 @@ from airflow_ckpt_provider.recovery.rewind.specifier import KINDS
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.streams.stream import Stream
-from airflow_ckpt_provider.streams.streams import common
+from airflow_ckpt_provider.streams.streams import repository_of_all
 
 #: Option -> the actions that take it.
 _OF_ACTIONS = {
@@ -116,10 +116,9 @@ def _sink(call: Call, name: str, app_id: str | None, conn_id: str | None, option
 def _repository(call: Call, declared: Sequence[Stream], given: Location | None) -> Repository:
     """The repository of a set: the one that is given, else the one that all streams declare."""
     if given is None:
-        uri = common(declared, "repository") if declared else None
+        uri, conn_id = repository_of_all(declared) if declared else (None, None)
         if uri is None:
             raise UsageError("no repository is named", hint="name the one that holds the set: --repository")
-        conn_id = common(declared, "repository_conn_id") or common(declared, "storage_conn_id")
         given = call.places(uri, role="repository", conn_id=conn_id)
     return Repository.open(given)
 

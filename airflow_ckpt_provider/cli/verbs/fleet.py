@@ -89,7 +89,7 @@ def _declared(call: Call, repository: Repository) -> dict[str, Stream]:
 
 
 def _place(call: Call, stream: Stream) -> Location:
-    return call.places(stream.checkpoint, role="root", conn_id=stream.checkpoint_conn_id or stream.storage_conn_id)
+    return call.places(stream.checkpoint, role="root", conn_id=stream.checkpoint_connection)
 
 
 def _streams(call: Call, declared: Mapping[str, Stream]) -> Discovery:

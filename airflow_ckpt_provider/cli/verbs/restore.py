@@ -40,7 +40,7 @@ def restore(call: Call) -> Answer:
     if not args.apply:
         return Answer(plan(None).to_json())
     with terminal.progress_bar("Restoring") as on_progress:
-        _, outcome = stop_plan_and_apply(
+        made, outcome = stop_plan_and_apply(
             target,
             repository,
             plan,
@@ -53,7 +53,7 @@ def restore(call: Call) -> Answer:
             **how_to_apply(call, target),
         )
     if call.screen:
-        _show(outcome, call.screen)
+        _show(made, outcome, call.screen)
     return Answer(outcome.to_json())
 
 
@@ -65,12 +65,12 @@ def _wrote(outcome: RestoreOutcome) -> str:
     return f"{count}, {terminal.size(outcome.bytes)} in {outcome.seconds:.1f} s"
 
 
-def _show(outcome: RestoreOutcome, screen: Console) -> None:
+def _show(made: RestorePlan, outcome: RestoreOutcome, screen: Console) -> None:
     if outcome.already_done:
         return  # the plan said so
     screen.print(terminal.title(f"Restored {outcome.target} to batch {outcome.batch_id}"))
     rows = [("wrote", _wrote(outcome))]
     if outcome.kept:
         rows.append(("kept before", outcome.kept))
-    rows.append(("next", f"start the query: it continues with batch {outcome.batch_id + 1}"))
+    rows.append(("next", made.next_step))
     screen.print(terminal.facts(rows))

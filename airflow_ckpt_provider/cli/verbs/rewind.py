@@ -40,6 +40,7 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.streams.parameters import guard_options
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.units import format_time
+from airflow_ckpt_provider.verdict import Verdict
 
 
 def rewind(call: Call) -> Answer:
@@ -70,7 +71,8 @@ def rewind(call: Call) -> Answer:
         return made
 
     if not args.apply:
-        return Answer(plan(None).to_json())
+        made = plan(None)
+        return Answer(made.to_json(), findings=specifier.kind == "to_current" and made.verdict is not Verdict.SAFE)
     repository = repository_for_change(place, checkpoint.location)
     _, outcome = stop_plan_and_apply(
         checkpoint.location,

@@ -147,16 +147,29 @@ class RestorePlan(Plan):
 
     def _roll_back_too(self, sinks: Sequence[tuple[str, str, Verdict]]) -> str:
         """How the sinks are rolled back as well; empty for foreachBatch, foreach and Kafka sinks alone: they have none."""
+        rewind = self._rewind_with(sinks)
+        if not rewind:
+            return ""
+        # Without a checkpoint at the target there is nothing yet that could be rewound.
+        first = "accept it, restore, do not start the query, and rewind what was restored: "
+        return f"to roll the sink back too: {'' if self.target.is_checkpoint else first}`{rewind}`"
+
+    def _rewind_with(self, sinks: Sequence[tuple[str, str, Verdict]]) -> str:
+        """The command that rolls the sinks back to the batch; empty where none of them can be."""
         if all(kind in WITHOUT_MEMORY for _, kind, _ in sinks):
             return ""
-        rewind = command(
+        return command(
             *("rewind", self.checkpoint, "--to-batch", self.batch_id, "--repository", self.repository.location),
             *(word for uri, _, _ in sinks for word in ("--sink", uri)),
             *("--sink-policy", "rollback"),
         )
-        # Without a checkpoint at the target there is nothing yet that could be rewound.
-        first = "accept it, restore, do not start the query, and rewind what was restored: "
-        return f"to roll the sink back too: {'' if self.target.is_checkpoint else first}`{rewind}`"
+
+    @property
+    def next_step(self) -> str:
+        """What to do once it is restored: start the query, or first roll a sink back that would skip or double rows."""
+        if self.sink and self.sink.verdict is not Verdict.SAFE and (rewind := self._rewind_with(self.sink.sinks)):
+            return f"roll the sink back before you start the query ({self.sink.verdict.value} otherwise): {rewind}"
+        return f"start the query: it continues with batch {self.batch_id + 1}"
 
     @property
     def writes_offsets(self) -> Collection[str]:

@@ -76,7 +76,7 @@ def sink_says(
     alone = len(reports) == 1
     reasons = [f"sink{'' if alone else ' ' + r.uri}: {reason}" for r in reports for reason in r.reasons]
     notes = notes_on(list(zip(sinks, histories, strict=True)), ids)
-    if logged is not None and None in looked:
+    if None in looked:
         notes = (*notes, *newest.notes(batch_id))
     return SinkAnswer(
         worst(report.verdict for report in reports),

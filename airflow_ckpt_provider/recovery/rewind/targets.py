@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
-from airflow_ckpt_provider.backup.repository_check import readable
+from airflow_ckpt_provider.backup.repository_check import readable_manifests
 from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
@@ -19,7 +19,7 @@ from airflow_ckpt_provider.checkpoint.doctor.operators import is_repartition
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, SourceOffset, parse_offsets
 from airflow_ckpt_provider.checkpoint.seal import parse_seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
-from airflow_ckpt_provider.errors import CkptError, RefusedError, StorageError
+from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.units import is_number
 
 log = logging.getLogger(__name__)
@@ -155,20 +155,10 @@ def targets_of_backups(repository: Repository, name: str, *, query_ids: Collecti
     found: dict[int, RewindTarget] = {}
     for stream in (name + SAFETY_SUFFIX, name):
         known = read_damaged(repository.location, stream)
-        for manifest in sorted(_manifests(repository, stream), key=lambda m: not known.of(m)):
+        for manifest in sorted(readable_manifests(repository, stream), key=lambda m: not known.of(m)):
             if query_ids is None or manifest.query_id in query_ids:
                 found |= {target.batch_id: target for target in targets_of_manifest(manifest)}
     return [found[batch_id] for batch_id in sorted(found)]
-
-
-def _manifests(repository: Repository, name: str) -> Iterator[Manifest]:
-    for found in readable(repository, name, repository.backup_ids(name), with_files=False):
-        if isinstance(found, Manifest):
-            yield found
-        elif found.is_unread:
-            raise StorageError("; ".join(found.problems), hint="repeat it")
-        else:
-            log.warning("backup %s of %s is left out: %s", found.backup_id, found.name, "; ".join(found.problems))
 
 
 def targets_of_manifest(manifest: Manifest) -> list[RewindTarget]:

@@ -161,6 +161,9 @@ def test_a_plan_counts_its_files_and_names_its_sink_once(checkpoint: Path) -> No
 
 def test_what_the_next_start_does_is_accepted_though_there_is_nothing_to_do(checkpoint: Path, tmp_path: Path) -> None:
     delta_table(tmp_path / "other", range(2), app_id="of another query")
-    shown = run("rewind", checkpoint, "--to-current", "--sink", tmp_path / "other").out
+    finished = run("rewind", checkpoint, "--to-current", "--sink", tmp_path / "other")
+    assert finished.code == 1, "a check that found something"
+    assert run("rewind", checkpoint, "--to-current").code == 0
+    shown = finished.out
     assert shown.index("Nothing to do: ") < shown.index("To be accepted before the query is started:")
     assert "To be accepted before it is applied" not in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import shutil
 from argparse import Namespace
@@ -20,6 +21,7 @@ from airflow_ckpt_provider.cli.offsets import in_words
 from airflow_ckpt_provider.storage.opening import open_location
 from tests.support.checkpoints import contents
 from tests.support.command_line import new_repository, run
+from tests.support.delta_batches import delta_table
 from tests.support.one_checkpoint import NEWEST
 
 STOPPED = ("--query-is-stopped", "--quiet-for", "0")
@@ -240,6 +242,18 @@ def test_verify_with_findings(repository: Path):
     number = shown[1].split()[1]
     assert f"Findings: {number}" in shown
     assert finished.out.count("✗") == int(number)
+
+
+def test_after_a_restore_whose_sink_is_ahead_the_next_step_is_to_roll_it_back(
+    checkpoint: Path, repository: Path, tmp_path: Path
+):
+    sink, target = tmp_path / "table", tmp_path / "restored"
+    query_id = json.loads((checkpoint / "metadata").read_text())["id"]
+    delta_table(sink, range(NEWEST + 3), app_id=query_id)
+    to = ("restore", repository, "latest", target, "--sink", sink, "--apply", "--accept", "sink_skips")
+    shown = " ".join(run(*to).out.split())
+    assert "next roll the sink back before you start the query (WILL_SKIP otherwise): airflow-ckpt rewind" in shown
+    assert "next start the query" not in shown
 
 
 def test_restore(repository: Path, tmp_path: Path):

@@ -107,7 +107,7 @@ def test_two_repositories(application: Application, run: Run) -> None:
         Stream(name, checkpoint=f"{root}/{name}", repository=f"{root}/{name}-backups", application="shop")
         for name in IDS
     )
-    with pytest.raises(AirflowFailException, match="orders and returns are of one application and declare another"):
+    with pytest.raises(AirflowFailException, match="streams orders and returns have different repositories"):
         ChainBackupOperator(task_id="backup", application="shop", streams_file=declared).execute(run("backup"))
 
 

@@ -11,7 +11,11 @@ import pytest
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.hooks.ckpt_repository import CkptRepositoryHook
 from airflow_ckpt_provider.operators.backup import CheckpointBackupOperator
+from airflow_ckpt_provider.operators.fleet import FleetReportOperator
+from airflow_ckpt_provider.operators.starting_positions import StartingPositionsOperator
+from airflow_ckpt_provider.operators.upgrade import UpgradeBeginOperator
 from airflow_ckpt_provider.operators.verify import CheckpointVerifyOperator
+from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.stream import Stream
 
 KEY = "a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2U="
@@ -33,6 +37,21 @@ def test_a_task_needs_only_the_connection(connect: Any, checkpoint: Path, tmp_pa
     report = CheckpointVerifyOperator(task_id="v", read_data="all", **where).execute(run())
     assert (report["backup_id"], report["ok"]) == (backup["backup_id"], True)
     assert CkptRepositoryHook("vault").test_connection() == (True, f"{tmp_path}/vault holds backups of 1 streams")
+
+
+def test_steps_of_an_upgrade_positions_and_a_report_need_only_it_too(
+    connect: Any, checkpoint: Path, tmp_path: Path, run: Any
+) -> None:
+    connect(repository=str(tmp_path / "vault"))
+    where = {"repository": None, "repository_conn_id": "vault"}
+    CheckpointBackupOperator(task_id="b", checkpoint=str(checkpoint), create=True, **where).execute(run())
+    begun = UpgradeBeginOperator(task_id="u", mode="savepoint", checkpoint=str(checkpoint), name="ck", **where)
+    assert begun._open_repository().location.uri == open_location(str(tmp_path / "vault")).uri
+    logs = StartingPositionsOperator(task_id="p", checkpoint=None, **where)._logs()
+    assert logs.origin.startswith("backup ")
+    orders = Stream("orders", checkpoint=str(checkpoint), repository="/copies")
+    report = FleetReportOperator(task_id="f", streams=[orders], **where)
+    assert report._repository_of([orders]).location.uri == open_location(str(tmp_path / "vault")).uri
 
 
 def test_the_store_is_reached_by_its_own_connection(connect: Any, tmp_path: Path) -> None:
