@@ -90,7 +90,7 @@ with DAG(
             "rollback",
             type="string",
             enum=["rollback", "forward", "keep"],
-            title="What becomes of the sink",
+            title="What happens to the sink",
             description="rollback: it is rolled back too; forward: the checkpoint goes to it; keep: it stays, see accepted risks",
         ),
         "repository": Param(

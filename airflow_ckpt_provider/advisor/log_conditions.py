@@ -170,7 +170,7 @@ CONDITIONS = (
         KEEP_IT,
         Remedy.FIX_STORAGE,
         (
-            Step("See to rights, space and reachability of {checkpoint} from the driver and the executors."),
+            Step("Check permissions, free space and network access of {checkpoint} from the driver and the executors."),
             Step("Then start the query again: a batch that was not committed is run again.", LOOK.command),
         ),
         names=("STREAMING_CHECKPOINT_LOG_WRITE_FAILURE", "CANNOT_LOAD_CHECKPOINT_FILE_MANAGER"),

@@ -99,7 +99,7 @@ CONDITIONS = (
     ),
     ErrorCondition(
         "STATE-RESOURCES",
-        "Memory, a lock or a thread: state was not loaded for want of resources, and nothing is wrong with its files.",
+        "Memory, a lock or a thread: state was not loaded because resources ran out, and nothing is wrong with its files.",
         "Do not touch the checkpoint: it is whole.",
         Remedy.RETRY,
         (
@@ -127,7 +127,8 @@ CONDITIONS = (
         Remedy.FIX_STORAGE,
         (
             Step(
-                "See to rights, space and reachability of {checkpoint} from the executors, and to space on their own disks "
+                "Check permissions, free space and network access of {checkpoint} from the executors, and to "
+                "space on their own disks "
                 "(spark.local.dir)."
             ),
             Step("Then start the query again: the batch was not committed and is run again.", LOOK.command),

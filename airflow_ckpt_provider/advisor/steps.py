@@ -49,7 +49,7 @@ REPAIR = Step(
 )
 RESTART = Step("Start the query again as it is.")
 REVERT = Step(
-    "Deploy the previous version of the query or setting; the checkpoint continues with it as if nothing was."
+    "Deploy the previous version of the query or setting; the checkpoint continues with it as if nothing had changed."
 )
 NEW_CHECKPOINT = Step(
     "If the change is wanted: start with a new, empty checkpoint directory, at the position of this one, and keep this one.",

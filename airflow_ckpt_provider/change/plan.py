@@ -258,7 +258,7 @@ class Plan:
                 hint="; ".join(
                     (
                         *dict.fromkeys(risk.way for risk in left if risk.way),
-                        f"choose another target or put the cause right; or accept explicitly: {words} (accept=[{listed}])",
+                        f"choose another target or remove the cause; or accept explicitly: {words} (accept=[{listed}])",
                     )
                 ),
             )

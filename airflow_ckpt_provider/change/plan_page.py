@@ -41,7 +41,7 @@ def accept_block(risks: Sequence[Risk], *, nothing: str = "") -> str:
     before = (
         f"{nothing}\n\nTo be accepted before the query is started" if nothing else "To be accepted before it is applied"
     )
-    return f"{before}:\n\n{lines}\n\nThe words to give: `{words}`, or `accept=[{listed}]`."
+    return f"{before}:\n\n{lines}\n\nTo accept, add: `{words}`, or `accept=[{listed}]`."
 
 
 def named_sink(uri: str, kind: str, more: str = "") -> str:

@@ -362,7 +362,8 @@ class _Search:
         return max(0.0, (now - newest).total_seconds()) if now and newest else 0.0
 
     def _used(self, changed: list[str], within: float, though: str, needed: float | None = None) -> _NotKnown:
-        why = f"{changed[0]} changed within {within:g} s ({len(changed)} changes in all){though}"
+        others = f" ({len(changed)} files in all)" if len(changed) > 1 else ""
+        why = f"{changed[0]} changed within {within:g} s{others}{though}"
         return _NotKnown(why, may_pass=True, needed=needed, is_used=True)
 
     def _proof(self, how: RestEvidence, words: str, *, by: str = "") -> RestProof:

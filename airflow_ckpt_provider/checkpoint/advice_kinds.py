@@ -40,7 +40,7 @@ STATE_NOT_MAINTAINED = _kind(
     "STATE-NOT-MAINTAINED",
     "state/ reaches much further back than offsets/: old versions are not deleted.",
     "The checkpoint grows without its state growing; Spark's maintenance lists more and more files.",
-    "See in the executors' logs why maintenance fails or does not come round (rights to delete, executors that live shorter "
+    "See in the executors' logs why maintenance fails or never runs (rights to delete, executors that live shorter "
     "than stateStore.maintenanceInterval); stop the query and restore a backup, which holds only what is needed.",
 )
 STATE_HISTORY_LARGE = _kind(

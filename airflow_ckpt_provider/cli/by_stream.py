@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 BY_STREAM = (
     Option(
         ("--stream",),
-        "name of a declared stream, in the place of CHECKPOINT, REPOSITORY, name, sinks and logs; what is given besides, as "
-        "--checkpoint, --repository and so on, overrides the declaration",
+        "name of a declared stream, in the place of CHECKPOINT, REPOSITORY, name, sinks and logs; options given in "
+        "addition, such as --checkpoint and --repository, override the declaration",
         {"type": filled, "metavar": "STREAM"},
     ),
     Option(

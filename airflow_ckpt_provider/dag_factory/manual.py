@@ -164,7 +164,7 @@ class ManualDags(DagsOfStreams):
                     "rollback",
                     type="string",
                     enum=["rollback", "forward", "keep"],
-                    title="What becomes of the sinks",
+                    title="What happens to the sinks",
                     description="rollback: they are rolled back too; forward: the checkpoint goes to them; keep: they stay",
                 ),
                 "exact_replay": Param(True, type="boolean", title="Only where the replay is exact"),

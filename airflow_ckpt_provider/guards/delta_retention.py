@@ -82,7 +82,7 @@ def _judge_downtime(settings: GuardSettings, left: float, setting: str, keeps: f
     hours = int(-(-(needed - left + keeps) // 3600))
     return Judgement(
         settings.if_gone,
-        f"the resume point is sure to be there for {format_duration(max(left, 0.0))} only, less than the planned downtime and "
+        f"the resume point is guaranteed only for {format_duration(max(left, 0.0))}, less than the planned downtime and "
         f"its buffer of {format_duration(needed)}; {setting} = 'interval {hours} hours' would do",
     )
 

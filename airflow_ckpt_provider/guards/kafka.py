@@ -171,7 +171,7 @@ class KafkaGuard:
             plan += f" and its buffer of {format_duration(self._settings.buffer)}"
         if bounded and min(bounded) < needed:
             text = (
-                f"topic {topic}: the resume point is sure to be there for {format_duration(min(bounded))} only, "
+                f"topic {topic}: the resume point is guaranteed only for {format_duration(min(bounded))}, "
                 f"less than {plan}; "
                 f"retention.ms={enough} ({format_duration(enough / 1000)}) would do"
             )

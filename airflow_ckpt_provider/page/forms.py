@@ -168,7 +168,7 @@ def declared_rewind_form(dag_id: str, stream: Stream, to: datetime) -> Form:
         _MODE,
         _stream(stream),
         *_where(to),
-        Field("sink_policy", "What becomes of the sinks", "rollback", choices=policies, required=True, hint=hint),
+        Field("sink_policy", "What happens to the sinks", "rollback", choices=policies, required=True, hint=hint),
         Field("exact_replay", "Only where the replay is exact", True, "flag"),
         *_IN_EACH,
     )

@@ -155,7 +155,7 @@ def without_memory(kind: str, batch_id: int, newest: int) -> SinkReport:
         Verdict.WILL_DUPLICATE,
         (
             f"{kind} keeps no memory of batches: the rows of {span} are written again; only a sink that is idempotent by itself "
-            "(MERGE by key, overwrite by batch id, consumers that drop doubles) puts that right",
+            "(MERGE by key, overwrite by batch id, consumers that drop duplicates) corrects this",
         ),
         obstacle=f"a {kind} sink cannot be rolled back from here",
     )

@@ -57,7 +57,7 @@ def decrypted(location: Location, encryption: Mapping[str, Any] | None) -> Locat
     if encryption is None:
         if key is not None:
             raise RepositoryError(
-                f"{location} is not encrypted, and a key was given for it: whoever gave it expects otherwise",
+                f"{location} is not encrypted, and a key was given for it",
                 hint="leave the key out, or use another place and `airflow-ckpt copy` the backups there",
             )
         return location

@@ -106,7 +106,8 @@ def commits_beyond(seen: Examination) -> Iterator[Finding]:
             {"latest_logged": None, "latest_committed": committed},
             effect="Refuses to start since 4.1. Before, it begins again with batch 0, whose rows reach the sink a second time, "
             "and fails at the first commit that exists.",
-            remedy="Fetch the offsets from a backup (`--repair --repository`), or restore one; without any only a reset is left.",
+            remedy="Fetch the offsets from a backup (`--repair --repository`), or restore one; without a backup, only a reset "
+            "remains.",
         )
         return
     yield Finding(

@@ -83,7 +83,11 @@ VERBS = (
                 "rewind: to this time, ISO 8601 with its zone or with --timezone",
                 {"type": filled, "metavar": "TIME"},
             ),
-            Option(("--timezone",), "rewind: zone of a wall clock's time", {"type": filled, "metavar": "ZONE"}),
+            Option(
+                ("--timezone",),
+                "rewind: time zone of a time given without an offset",
+                {"type": filled, "metavar": "ZONE"},
+            ),
             _many("--dataset", "rewind: a dataset, with what is downstream (default: all)", "NAME", type=filled),
             Option(("--no-replay",), "rewind: do not start the update that reads the input again", FLAG),
             Option(

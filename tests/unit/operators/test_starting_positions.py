@@ -85,7 +85,7 @@ def test_delta_guard(run: Run, tmp_path: Path) -> None:
     by_source = {**fields, "tables": {"0": str(table)}, "source": "0"}
     assert DeltaRetentionGuardOperator(task_id="g", **by_source).execute(run())["verdict"] == "SAFE"
     context = run()
-    with pytest.raises(AirflowFailException, match="is sure to be there for 29 d"):
+    with pytest.raises(AirflowFailException, match="is guaranteed only for 29 d"):
         DeltaRetentionGuardOperator(task_id="g", max_downtime="40d", **fields).execute(context)
     assert context["pushed"]["report"]["verdict"] == "WILL_FAIL"
     warned = DeltaRetentionGuardOperator(task_id="g", max_downtime="40d", on_finding="warn", **fields).execute(run())
