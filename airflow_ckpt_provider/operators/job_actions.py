@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from airflow_ckpt_provider.errors import MissingExtraError, RefusedError, WorkspaceError
+from airflow_ckpt_provider.errors import CkptError, MissingExtraError, RefusedError, WorkspaceError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
 from airflow_ckpt_provider.redaction import redacted_text
@@ -60,6 +61,23 @@ class Wait:
         :raises WorkspaceError: it will never be: the run or the application has failed.
         """
         return _LOOKS[self.look](self)
+
+    def poll(self, log: logging.Logger) -> tuple[bool, str]:
+        """Ask once, on a worker or in the triggerer; return whether it is over, and what is waited for.
+
+        An error of the service is logged, and is no answer yet: it may be well again before the deadline.
+
+        :param log: of the task or the trigger.
+        :raises CkptError: it will never be over.
+        """
+        try:
+            return self.is_over(), self.what
+        except CkptError:
+            raise
+        except Exception as e:  # whatever the service says
+            said = f"{self.what}: {type(e).__name__}: {redacted_text(str(e))}"
+            log.warning("%s", said)
+            return False, said
 
     def proceed(self) -> Wait | None:
         """Do what is left to do once it is over; return what is waited for then.

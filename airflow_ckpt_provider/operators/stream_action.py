@@ -187,9 +187,15 @@ class StreamActionOperator(DeclaredOperator):
     def _wait(self, wait: Wait | None, end_time: float) -> None:
         """Wait on this worker, or hand over to the triggerer."""
         pause = seconds(self.poll_interval, "poll_interval", least=0.0).total_seconds()
-        while wait and (wait := wait.proceed() if wait.is_over() else wait):
+        while wait:
+            is_over, said = wait.poll(self.log)
+            if is_over:
+                wait = wait.proceed()
+                if wait is None:
+                    return
+                said = wait.what
             if (left := end_time - time.time()) <= 0:
-                self._is_over({"status": "timeout", "message": wait.what, "hint": None})
+                self._is_over({"status": "timeout", "message": said, "hint": None})
             if self.deferrable:
                 self.defer(
                     trigger=StreamActionTrigger(wait=wait.to_json(), end_time=end_time, poll_interval=pause),

@@ -11,7 +11,6 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.operators.job_actions import Wait
-from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.triggers.in_thread import in_thread
 
 
@@ -52,17 +51,14 @@ class StreamActionTrigger(BaseTrigger):
         """Look until it is over, or the deadline has passed."""
         wait = Wait.from_json(self.wait)
         while True:
-            said = wait.what
             try:
-                if await in_thread(wait.is_over):
-                    yield TriggerEvent({"status": "done", "message": wait.what, "hint": None})
-                    return
+                is_over, said = await in_thread(wait.poll, self.log)
             except CkptError as e:
                 yield TriggerEvent({"status": "failed", "message": e.message, "hint": e.hint})
                 return
-            except Exception as e:  # whatever the service says: it may be well again before the deadline
-                said = f"{wait.what}: {type(e).__name__}: {redacted_text(str(e))}"
-                self.log.warning("%s", said)
+            if is_over:
+                yield TriggerEvent({"status": "done", "message": said, "hint": None})
+                return
             left = self.end_time - time.time()
             if left <= 0:
                 yield TriggerEvent({"status": "timeout", "message": said, "hint": None})

@@ -273,6 +273,36 @@ def test_a_workspace_that_is_out_of_order_for_a_while_does_not_end_the_wait(
     assert "hunter2" not in given_up["message"]
 
 
+def test_an_error_of_the_workspace_is_a_delay_on_a_worker_too(
+    job: Any, monkeypatch: pytest.MonkeyPatch, act: Act, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was one in the triggerer, and failed a task that waited on its worker."""
+    looks, has_started = [], job_actions._LOOKS["run_started"]
+
+    def out_of_order(wait: Wait) -> bool:
+        looks.append(wait)
+        if len(looks) in (1, 3):
+            raise ConnectionError("password=hunter2: reset by peer")
+        return has_started(wait)
+
+    monkeypatch.setitem(job_actions._LOOKS, "run_started", out_of_order)
+    act(job, "start")
+    assert len(looks) > 1
+    assert "hunter2" not in caplog.text
+
+
+def test_a_wait_gives_up_and_names_the_last_error(job: Any, monkeypatch: pytest.MonkeyPatch, act: Act) -> None:
+    def out_of_order(wait: Wait) -> bool:
+        raise ConnectionError("reset by peer")
+
+    monkeypatch.setitem(job_actions._LOOKS, "run_started", out_of_order)
+    said = (
+        rf"waited 0.05 s for run \d+ of job {job.job_id} to start: ConnectionError: reset by peer\nHINT: see there why"
+    )
+    with pytest.raises(WorkspaceError, match=said):
+        act(job, "start", timeout=0.05)
+
+
 def test_the_trigger_says_that_the_run_will_never_start(workspace: FakeWorkspace, job: Any, act: Act) -> None:
     pipeline = workspace.pipelines[job.pipeline_id]
     pipeline.start({})  # busy: the run fails
