@@ -184,7 +184,8 @@ class KafkaTimeToLossTrigger(BaseTrigger):
                 return
             if unknown:
                 self.log.warning("%s", unknown)
-            if time.time() + self.poll_interval > self.end_time:
+            left = self.end_time - time.time()
+            if left <= 0:
                 yield TriggerEvent({"status": "timeout", "unknown": unknown})
                 return
-            await asyncio.sleep(self.poll_interval)
+            await asyncio.sleep(min(self.poll_interval, left))
