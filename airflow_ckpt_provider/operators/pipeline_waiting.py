@@ -424,7 +424,6 @@ class PipelineOperator(TextOperator):
         parts = self._kept.data.get("steps", {})
         chosen = [parts.get(name, {}) for name in steps or parts]
         states = [state for part in chosen for state in part.get("states") or ()]
-        noted = [part["note"]["update_id"] for part in chosen if (part.get("note") or {}).get("update_id")]
         last = chosen[-1] if chosen else {}
         update_id = (last.get("note") or {}).get("update_id")
         return {
@@ -434,7 +433,7 @@ class PipelineOperator(TextOperator):
             "pipeline_id": self._kept.data.get("pipeline_id"),
             "pipeline_name": (self._kept.data.get("plan") or {}).get("pipeline_name"),
             "update_id": update_id,
-            "update_ids": list(dict.fromkeys([*noted, *(state["update_id"] for state in states)])),
+            "update_ids": list(dict.fromkeys(update_id for part in chosen for update_id in update_ids_of(part))),
             "state": states[-1]["state"] if states else None,
             "states": states,
             "found": last.get("found"),
