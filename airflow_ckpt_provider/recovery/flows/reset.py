@@ -10,7 +10,6 @@ process is killed, nothing has begun, all is done, or Spark refuses to start; th
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 import uuid
@@ -28,7 +27,7 @@ from airflow_ckpt_provider.change.plan_page import accept_block, plan_page
 from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.change.target import Target, expect_files, inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
+from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, UnreadableLogError, command
 from airflow_ckpt_provider.fingerprint import fingerprint_of
@@ -353,7 +352,7 @@ def flow_reset_command(document: Mapping[str, Any], repository: str) -> str:
 
 def _outcome(plan: FlowReset, new: Location, began: float) -> FlowOutcome:
     try:
-        query_id = json.loads(new.read(METADATA_FILE))["id"]
+        query_id = parse_query_id(new.read(METADATA_FILE))
     except FileNotFoundError:
         query_id = None
     return FlowOutcome(
