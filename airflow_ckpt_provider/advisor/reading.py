@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.advisor.facts import Facts
+from airflow_ckpt_provider.json_text import load_json
 
 #: Causes of causes that are followed; some chains bite their own tail.
 _DEPTH = 20
@@ -93,7 +94,7 @@ def _events(text: str) -> list[dict[str, Any]]:
     if not stripped.startswith(("{", "[")):
         return []
     try:
-        loaded = json.loads(stripped)
+        loaded = load_json(stripped)
     except ValueError:
         loaded = [_json_or_none(line) for line in stripped.splitlines()]
         if None in loaded:
@@ -106,7 +107,7 @@ def _events(text: str) -> list[dict[str, Any]]:
 
 def _json_or_none(line: str) -> Any:
     try:
-        return json.loads(line)
+        return load_json(line)
     except ValueError:
         return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from airflow_ckpt_provider.advisor import (
     state_conditions,
 )
 from airflow_ckpt_provider.advisor.condition import ErrorCondition
+from airflow_ckpt_provider.json_text import load_json
 
 #: What the documentation calls the parts, and their entries; the first of two that fit equally well is the better one.
 PARTS: dict[str, tuple[ErrorCondition, ...]] = {
@@ -98,5 +98,5 @@ def matches_in(text: str) -> list[Match]:
 @cache
 def _by_wording() -> list[tuple[str, re.Pattern[str]]]:
     """Messages of Spark's own error-conditions files, for errors whose name got lost; made by dev/make_wordings.py."""
-    wordings: dict[str, str] = json.loads((files(__package__) / "wordings.json").read_text(encoding="utf-8"))
+    wordings: dict[str, str] = load_json((files(__package__) / "wordings.json").read_text(encoding="utf-8"))
     return [(name, pattern) for name, message in wordings.items() if (pattern := pattern_of(message))]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
 
 STARTED, PROGRESS, TERMINATED = "started", "progress", "terminated"
@@ -73,7 +73,7 @@ def read_events(file: Location) -> tuple[DriverEvent, ...]:
 
 def _event(line: str) -> DriverEvent | None:
     try:
-        value = json.loads(line)
+        value = load_json(line)
         kind, query_id, run_id = value["event"], str(value["query_id"]), str(value["run_id"])
     except (ValueError, KeyError, TypeError):
         return None  # somebody else's line

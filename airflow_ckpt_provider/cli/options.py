@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from airflow_ckpt_provider.json_text import load_json
+
 #: A value that is read as JSON.
 _JSON = re.compile(r'(-?\d+|true|false|null)$|[\[{"]')
 
@@ -76,7 +78,7 @@ def setting(text: str) -> tuple[str, Any]:
     if not _JSON.match(value):
         return key, value
     try:
-        return key, json.loads(value)
+        return key, load_json(value)
     except ValueError as e:
         raise argparse.ArgumentTypeError(f"the value of {key} is no JSON: {e}") from e
 

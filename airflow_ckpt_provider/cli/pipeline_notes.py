@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.json_text import load_json
 
 #: Beside the notes of the steps: what the run was approved with.
 _APPROVED = "approved"
@@ -89,7 +90,7 @@ class FileMemos:
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = json.loads(self.path.read_text())
+            found = load_json(self.path.read_text())
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as e:

@@ -6,7 +6,6 @@ person gives (``sink_options``).
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from typing import Any
 from airflow_ckpt_provider.errors import CkptError, MissingExtraError, RefusedError, StorageError, package_with
 from airflow_ckpt_provider.guards.iceberg_files import files_below
 from airflow_ckpt_provider.guards.iceberg_metadata import MAIN, SCHEME
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def metadata_by_name(name: str, properties: Mapping[str, str]) -> dict[str, Any]
     :raises MissingExtraError: pyiceberg is not installed.
     :raises StorageError: the catalog did not answer.
     """
-    value = json.loads(_load(name, properties).metadata.model_dump_json())
+    value = load_json(_load(name, properties).metadata.model_dump_json())
     if not isinstance(value, dict):
         raise StorageError(
             f"{SCHEME}{name}: the catalog gave no metadata", hint="see whether the catalog has the table"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.json_text import load_json
 
 
 def read_config(text: str, *, name: str) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def read_config(text: str, *, name: str) -> dict[str, Any]:
     """
     try:
         if text.lstrip().startswith("{"):
-            config = json.loads(text)
+            config = load_json(text)
         else:
             lines = (line.strip() for line in text.splitlines())
             pairs = [line.partition("=") for line in lines if line and not line.startswith(("#", "!"))]

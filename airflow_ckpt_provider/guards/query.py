@@ -20,6 +20,7 @@ from airflow_ckpt_provider.guards.kafka_identity import KIND, KnownTopics
 from airflow_ckpt_provider.guards.kafka_verdicts import EARLIEST
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, installed_guards, judge_source
 from airflow_ckpt_provider.guards.report import GuardReport, Judgement, SourceReport
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.source_settings import sources_named
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
@@ -181,7 +182,7 @@ def from_kafka_offsets(offsets: str | Mapping[str, Any], *, known: Mapping[str, 
     :raises RefusedError: they are not of that form.
     """
     try:
-        value = json.loads(offsets) if isinstance(offsets, str) else offsets
+        value = load_json(offsets) if isinstance(offsets, str) else offsets
         offset = parse_offset(json.dumps(value))
         if not isinstance(offset, KafkaOffset) or not all(offset.partitions.values()):
             raise ValueError("not topic -> partition -> offset")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import urllib.error
@@ -14,6 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.json_text import load_json
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class SparkApplicationEnded:
         request = urllib.request.Request(address, headers={"Accept": "application/json"})  # noqa: S310  # http or https, see _ADDRESS
         try:
             with _OPENER.open(request, timeout=self.timeout) as answer:
-                return json.loads(answer.read(_MOST))
+                return load_json(answer.read(_MOST))
         except (OSError, HTTPException, ValueError) as e:  # urllib's errors are OSErrors
             log.warning("%s does not show whether the application has ended: %s", address, e)
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from airflow_ckpt_provider.errors import (
     WorkspaceError,
     WorkspaceForbiddenError,
 )
+from airflow_ckpt_provider.json_text import load_json
 
 #: The longest that ``Retry-After`` makes one wait wait, in seconds.
 LONGEST = 300.0
@@ -75,7 +75,7 @@ def retry_after_of(headers: Mapping[str, str]) -> float:
 
 def _code_and_message(body: str) -> tuple[str, str]:
     try:
-        loaded = json.loads(body)
+        loaded = load_json(body)
     except ValueError:
         return "", body[:300]
     if not isinstance(loaded, dict):

@@ -7,12 +7,11 @@ under the name of the flow, and reaches the version.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_ckpt_provider.guards.kafka_verdicts import EARLIEST, LATEST
-from airflow_ckpt_provider.json_text import load_rendered
+from airflow_ckpt_provider.json_text import load_json, load_rendered
 from airflow_ckpt_provider.units import is_number
 
 #: Options of Kafka's reader with offsets, and with times, of each partition.
@@ -64,7 +63,7 @@ def _has_offsets(sources: Sequence[Mapping[str, Any]], given: str, *, by_time: b
     try:
         wanted = {
             (str(topic), str(number)): at
-            for topic, partitions in json.loads(given).items()
+            for topic, partitions in load_json(given).items()
             for number, at in partitions.items()
         }
     except (ValueError, AttributeError):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.lakeflow.progress import moment
 from airflow_ckpt_provider.units import is_number
 
@@ -126,7 +126,7 @@ class _Json:
     @classmethod
     def of(cls, text: Any) -> _Json:
         try:
-            found = json.loads(text) if isinstance(text, str) else text
+            found = load_json(text) if isinstance(text, str) else text
         except ValueError:
             found = None
         return cls(found if isinstance(found, Mapping) else {})

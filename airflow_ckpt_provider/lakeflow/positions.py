@@ -18,7 +18,7 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.delta_start import NO_TABLE, TABLE_READ
 from airflow_ckpt_provider.guards.kafka_verdicts import NO_BROKER, NOT_ALL_PARTITIONS
 from airflow_ckpt_provider.guards.report import Judgement
-from airflow_ckpt_provider.json_text import load_rendered
+from airflow_ckpt_provider.json_text import load_json, load_rendered
 from airflow_ckpt_provider.lakeflow.asked_sources import OFFSETS, TIMES, is_asked
 from airflow_ckpt_provider.lakeflow.rewind_plan import rewind_time
 from airflow_ckpt_provider.units import is_number
@@ -428,7 +428,7 @@ def _pair(a: str, b: str, zone: str) -> tuple[Any, Any]:
 def _value(text: str) -> Any:
     """A position as something that can be compared: a number, a time, JSON of offsets."""
     try:
-        return json.loads(text)
+        return load_json(text)
     except ValueError:
         pass
     try:

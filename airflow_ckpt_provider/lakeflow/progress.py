@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset, KafkaOffset, Offset, parse_offset
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.lakeflow.flows import bare
 
 STREAM_PROGRESS = "stream_progress"
@@ -156,7 +157,7 @@ def _object(value: Any) -> Mapping[str, Any]:
     for _ in range(2):
         if isinstance(value, str):
             try:
-                value = json.loads(value)
+                value = load_json(value)
             except ValueError:
                 return {}
     return value if isinstance(value, Mapping) else {}

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_ckpt_provider.errors import ActiveUpdateError, RefusedError, WorkspaceError, WorkspaceForbiddenError
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.lakeflow.following import Wait
 from airflow_ckpt_provider.lakeflow.updates import (
     RUNNING,
@@ -263,7 +264,7 @@ def _see_the_rest(pipeline_id: str, before: Mapping[str, Any] | None, after: Map
 
 def _mark_of(configuration: Mapping[str, str]) -> dict[str, Any] | None:
     try:
-        mark = json.loads(configuration.get(MARK) or "null")
+        mark = load_json(configuration.get(MARK) or "null")
     except ValueError:
         mark = None
     good = isinstance(mark, dict) and isinstance(mark.get("set"), dict) and isinstance(mark.get("was"), dict)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.lineage.names import Dataset, dataset_of, topic_of
 from airflow_ckpt_provider.redaction import redacted, redacted_text
 from airflow_ckpt_provider.streams.parameters import parameters_of
@@ -375,7 +375,7 @@ def _topics_of_readers(plan: Mapping[str, Any], servers: str) -> Iterator[Datase
     """The topics that the readers of a reset begin in."""
     for reader in (plan.get("sources") or ()) if servers else ():
         with suppress(ValueError, AttributeError, TypeError):
-            yield from (topic_of(servers, topic) for topic in json.loads(reader["options"]["startingOffsets"]))
+            yield from (topic_of(servers, topic) for topic in load_json(reader["options"]["startingOffsets"]))
 
 
 def _known(*datasets: Dataset | None) -> tuple[Dataset, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.sinks.report import SinkReport, SinkRollback
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -38,7 +39,7 @@ def is_report(answer: Any) -> None:
         raise TypeError(f"verdict answers {answer!r}, which is no SinkReport with a Verdict")
     if not isinstance(answer.rollback, SinkRollback | None):
         raise TypeError(f"the report has the rollback {answer.rollback!r}, which is no SinkRollback")
-    stored = json.loads(json.dumps(answer.to_json()))
+    stored = load_json(json.dumps(answer.to_json()))
     facts = dict(answer.rollback.facts) if answer.rollback else {}
     if facts and stored["rollback"]["facts"] != facts:
         raise ValueError(f"the facts of its rollback are not plain JSON: {facts!r}")

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.sinks.delta_history import NO_VERSION, plan_in, writes_all
 from airflow_ckpt_provider.sinks.named_tables import Described
 from airflow_ckpt_provider.sinks.table_history import TableCommit, TableHistory
@@ -123,7 +124,7 @@ def _commit(row: Mapping[str, Any], settings: Mapping[str, str]) -> TableCommit:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     try:
-        found = json.loads(value) if isinstance(value, str) else value
+        found = load_json(value) if isinstance(value, str) else value
     except ValueError:
         found = None
     return found if isinstance(found, Mapping) else {}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.sinks.named_tables import SPARK, Described, NamedTable, TableEngine, quoted
 from airflow_ckpt_provider.sinks.spark_restore import APPLICATION
 
@@ -47,7 +47,7 @@ class SparkTables(TableEngine):
             out = Path(directory) / "table.json"
             self.run(DESCRIBE, ["--table", quoted(name), "--out", str(out)])
             try:
-                found = json.loads(out.read_text())
+                found = load_json(out.read_text())
             except (OSError, ValueError) as e:
                 raise StorageError(
                     f"Spark left no description of {name} on this machine ({e})",

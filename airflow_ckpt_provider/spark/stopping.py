@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
@@ -76,7 +77,7 @@ def stop_requested(stop_uri: str) -> StopRequest | None:
     except FileNotFoundError:
         return None
     try:
-        content = json.loads(data)
+        content = load_json(data)
         return StopRequest(*(str(content.get(key, "")) for key in ("reason", "made_by", "at")))
     except (ValueError, AttributeError):
         return StopRequest(data.decode(errors="replace").strip()[:200])

@@ -15,6 +15,7 @@ from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
 from airflow_ckpt_provider.cli.repair_command import show_repairs
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.storage.packs import WITHOUT_RECORD
 
 
@@ -37,7 +38,7 @@ def _trust(repository: Repository, file: str | None) -> Trust:
     """Check what is proven; the file keeps the pin."""
     path = Path(file) if file else None
     try:
-        pin = json.loads(path.read_text()) if path and path.exists() else None
+        pin = load_json(path.read_text()) if path and path.exists() else None
     except (OSError, ValueError) as e:
         raise RefusedError(
             f"--pin {file} cannot be read: {e}", hint="give a file of an earlier check, or a new one"

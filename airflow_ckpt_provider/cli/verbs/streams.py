@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.fleet.declared import Finding, check_application, check_declared
 from airflow_ckpt_provider.fleet.discovery import State, discover
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.streams.first_file import first_file, free_name
@@ -152,4 +152,4 @@ def _schedule(each: Stream) -> str:
 def _schema(call: Call) -> Answer:
     if call.screen:
         call.screen.out(f"{SCHEMA_FILE}\n" if call.args.path else schema_text(), end="")
-    return Answer({"path": str(SCHEMA_FILE), "schema": json.loads(schema_text())})
+    return Answer({"path": str(SCHEMA_FILE), "schema": load_json(schema_text())})

@@ -19,6 +19,7 @@ from itertools import pairwise
 
 from airflow_ckpt_provider.checkpoint.file_source_log import SEEDED, FileSourceLog, LoggedFile
 from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset
+from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.recovery.positions.position import Alternative, Seed, SourcePosition
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -130,7 +131,7 @@ def auto_loader_position(source: str, *, time: datetime | None) -> SourcePositio
 def is_auto_loader(text: str) -> bool:
     """Whether an offset line looks like Auto Loader's: ``{"seqNum":…,"sourceVersion":…,…}``."""
     try:
-        value = json.loads(text)
+        value = load_json(text)
     except ValueError:
         return False
     return isinstance(value, dict) and {"seqNum", "sourceVersion"} <= value.keys()
