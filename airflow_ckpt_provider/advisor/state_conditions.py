@@ -127,9 +127,8 @@ CONDITIONS = (
         Remedy.FIX_STORAGE,
         (
             Step(
-                "Check permissions, free space and network access of {checkpoint} from the executors, and to "
-                "space on their own disks "
-                "(spark.local.dir)."
+                "Check permissions, free space and network access of {checkpoint} from the executors, and "
+                "space on their own disks (spark.local.dir)."
             ),
             Step("Then start the query again: the batch was not committed and is run again.", LOOK.command),
         ),
