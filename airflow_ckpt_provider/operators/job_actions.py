@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -62,12 +61,12 @@ class Wait:
         """
         return _LOOKS[self.look](self)
 
-    def poll(self, log: logging.Logger) -> tuple[bool, str]:
+    def poll(self, log: Any) -> tuple[bool, str]:
         """Ask once, on a worker or in the triggerer; return whether it is over, and what is waited for.
 
         An error of the service is logged, and is no answer yet: it may be well again before the deadline.
 
-        :param log: of the task or the trigger.
+        :param log: the logger of the task or the trigger.
         :raises CkptError: it will never be over.
         """
         try:
