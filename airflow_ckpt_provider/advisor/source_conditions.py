@@ -90,7 +90,8 @@ CONDITIONS = (
         Remedy.RESET,
         (
             Step(
-                "Point the query back at the cluster and topic the checkpoint was written with, if that still exists."
+                "Point the query back at the cluster and topic the checkpoint was written with, if that still exists. A broker "
+                "whose metadata is stale also says UnknownTopicOrPartition: see that the topic is there, and start again."
             ),
             BACKUP,
             Step(
