@@ -18,7 +18,8 @@ from airflow_ckpt_provider.advisor.steps import (
 
 _LOSS = "KAFKA_DATA_LOSS."
 _KAFKA_ONCE = Step(
-    "If the missing rows are accepted: start once with failOnDataLoss=false, let one batch commit, then take it out again."
+    "If the missing rows are accepted, and the topic was not recreated (then see KAFKA-TOPIC-REMADE): start once with "
+    "failOnDataLoss=false, let one batch commit, then take it out again."
 )
 _DELTA_NEW = Step(
     "Start with a new checkpoint directory and startingVersion set to the oldest version that is left; what was deleted before "
