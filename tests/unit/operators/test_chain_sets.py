@@ -12,7 +12,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.operators.chain import ChainBackupOperator, ChainRestoreOperator, ChainUndoOperator
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.stream import Stream
-from airflow_ckpt_provider.streams.streams import Streams
+from airflow_ckpt_provider.streams.streams import Streams, repository_of_all
 from tests.support.operator_runs import Run
 from tests.support.several_sinks import IDS, NEWEST, Application
 
@@ -123,3 +123,10 @@ def test_two_repositories(application: Application, run: Run) -> None:
 def test_what_does_not_fit(application: Application, run: Run, fields: dict[str, Any], why: str) -> None:
     with pytest.raises(AirflowFailException, match=why):
         restore(application, **fields).execute(run("restore"))
+
+
+def test_one_connection_under_two_names_is_one_repository() -> None:
+    """It was refused: the fields were compared, not what they mean."""
+    where = {"checkpoint": "/c", "repository": "s3://b/r"}
+    one = Stream("orders", **where, repository_conn_id="vault", storage_conn_id="lake")
+    assert repository_of_all([one, Stream("returns", **where, storage_conn_id="vault")]) == ("s3://b/r", "vault")

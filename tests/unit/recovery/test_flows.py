@@ -15,9 +15,9 @@ from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.sealing import seal
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
-from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError
+from airflow_ckpt_provider.errors import RefusedError, SealedError, StorageError, UnreadableLogError
 from airflow_ckpt_provider.recovery.flows.flow import Flow, flow_named, flows_of
-from airflow_ckpt_provider.recovery.flows.reset import FlowOutcome, apply_flow_reset, plan_flow_reset
+from airflow_ckpt_provider.recovery.flows.reset import FlowOutcome, _outcome, apply_flow_reset, plan_flow_reset
 from airflow_ckpt_provider.recovery.flows.restore import apply_flow_restore, plan_flow_restore
 from airflow_ckpt_provider.recovery.undo import undo
 from airflow_ckpt_provider.sinks.sink import Sink
@@ -93,6 +93,14 @@ class TestReset:
         assert json.loads(after[f"{PATH}/1/metadata"]) == {"id": outcome.query_id}
         assert (outcome.version, ingest(storage).live) == (1, 1)
         assert reset(storage).already_done
+
+    @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b'{"id": 7}'])
+    def test_a_query_id_that_cannot_be_read_afterwards(self, storage: Location, torn: bytes) -> None:
+        """It was an error of Python, or the number."""
+        plan = plan_flow_reset(ingest(storage), sink=SINK, keep_position=True)
+        plant(storage, {f"{PATH}/1/metadata": torn})
+        with pytest.raises(UnreadableLogError, match="metadata: expected"):
+            _outcome(plan, storage / f"{PATH}/1", 0.0)
 
     def test_from_scratch(self, storage: Location) -> None:
         with pytest.raises(RefusedError, match=r"needs somebody to accept: sink_duplicates \("):
