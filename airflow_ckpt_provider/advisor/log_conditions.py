@@ -49,7 +49,7 @@ CONDITIONS = (
             Step(
                 "Without a backup: write metadata by hand, one line with the same id. Where rows were written to Delta, it "
                 'is the appId in the txn entries of the table\'s log ("queryId" in its history), unless foreachBatch has a '
-                "txnAppId of its own. After a reset there are several: take that of the newest commit.",
+                "txnAppId of its own. After a reset there are several: take that of the newest commit of this query.",
             ),
         ),
         names=(

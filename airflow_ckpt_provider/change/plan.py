@@ -16,7 +16,7 @@ from airflow_ckpt_provider.backup.beside import is_beside
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.edits import Edits
 from airflow_ckpt_provider.change.target import Target
-from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.errors import RefusedError, command
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -291,6 +291,14 @@ class Plan:
 def undo_of(plan_id: str) -> str:
     """Id of the undo of a plan, by which a second run finds the first one's seal and commit."""
     return plan_id + _SUFFIX
+
+
+def sink_command(checkpoint: str) -> str:
+    """The command that says what a sink does at the next start.
+
+    :param checkpoint: its address.
+    """
+    return f"{command('rewind', checkpoint, '--to-current')} --sink SINK"
 
 
 def undo_command(place: str, plan_id: str, repository: Repository | None, sinks: Iterable[str] = ()) -> str:

@@ -10,7 +10,8 @@ from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.fleet.application import application_streams
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.operators.change_operator import APPLY, ChangeOperator
-from airflow_ckpt_provider.operators.fields import flag, mapping, required, text, text_settings, texts
+from airflow_ckpt_provider.operators.declared_fleet import repository_of
+from airflow_ckpt_provider.operators.fields import flag, mapping, text, text_settings, texts
 from airflow_ckpt_provider.operators.place_operators import RepositoryOperator
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
 from airflow_ckpt_provider.operators.source_connections import guards_by_connection
@@ -22,7 +23,6 @@ from airflow_ckpt_provider.recovery.chains.stream import ChainStream, named_stre
 from airflow_ckpt_provider.recovery.chains.together import carried_out_by
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.streams.parameters import connected_guard_options
-from airflow_ckpt_provider.streams.streams import repository_of_all
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -148,8 +148,7 @@ class ChainOperator(RepositoryOperator, SubmittingOperator):
         if self._repository_uri() or application is None:
             return self._open_repository()
         declared = self.declared_streams().of_application(application)
-        uri, conn_id = repository_of_all(declared)
-        return Repository.open(open_place(required(uri, "repository"), text(self.repository_conn_id) or conn_id))
+        return repository_of(declared, text(self.repository_conn_id))
 
     def _open(self, uri: str, conn_id: str | None) -> Location:
         return self.opened(open_place(uri, conn_id))

@@ -11,7 +11,8 @@ from typing import Any
 from airflow_ckpt_provider.backup.beside import is_beside
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.history import UNDOABLE, not_undone
-from airflow_ckpt_provider.change.plan import chain_command, sink_words, undo_command, undo_of, undone_by
+from airflow_ckpt_provider.change.plan import chain_command, sink_command, sink_words, undo_command, undo_of, undone_by
+from airflow_ckpt_provider.change.risks import sink_risk
 from airflow_ckpt_provider.change.sealing import STOPPING, of_change
 from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
@@ -20,14 +21,16 @@ from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, RepositoryError, command
 from airflow_ckpt_provider.recovery.flows.reset import flow_reset_command
 from airflow_ckpt_provider.recovery.kept_changes import repository_of_change
+from airflow_ckpt_provider.recovery.repair.plan import RepairPlan
 from airflow_ckpt_provider.recovery.reset.plan import ResetRequest, reset_command
-from airflow_ckpt_provider.recovery.restore.plan import restore_command
+from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, restore_command
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.specifier import option_for
 from airflow_ckpt_provider.sinks.named_tables import UNITY
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.units import shown_time
+from airflow_ckpt_provider.verdict import Verdict
 
 UNTOUCHED = "untouched"
 UNDER_WAY = "under_way"
@@ -37,6 +40,11 @@ CHANGED = "changed"
 RUNNING_AGAIN = "running_again"
 #: Kinds that somebody has to end.
 UNFINISHED = (UNDER_WAY, SEALED_BY_ANOTHER)
+
+#: What a sink does that somebody has accepted.
+_OF_SINKS = tuple(map(sink_risk, (Verdict.WILL_SKIP, Verdict.WILL_DUPLICATE, Verdict.UNKNOWN)))
+#: After which a checkpoint is there that can be compared with its sink; after a reset there is none yet.
+_COMPARED = (RestorePlan.kind, RewindPlan.kind, RepairPlan.kind)
 
 #: Without it the commands that are shown are refused: the statement that a killed worker was given is not kept.
 _SAY_SO = "Say that the query is stopped (--query-is-stopped)"
@@ -152,11 +160,12 @@ def _changed(place: str, repository: Repository | None, there: Target, record: d
     kind, plan_id = str(record["kind"]), str(record["plan_id"])
     plan = record.get("plan")
     chain = plan.get("chain") if isinstance(plan, Mapping) else None
+    start, look = _before_a_start(place, record)
     return RewindStatus(
         CHANGED,
-        f"{place} was changed by {kind} {plan_id} at {shown_time(record['at'])}, and nothing was written to it since. Start the "
-        f"stream, or undo the {kind}{', with the other streams of its chain' if chain else ''}:",
-        (chain_command("undo", chain) if chain else undo_command(place, plan_id, repository),),
+        f"{place} was changed by {kind} {plan_id} at {shown_time(record['at'])}, and nothing was written to it since. "
+        f"{start}, or undo the {kind}{', with the other streams of its chain' if chain else ''}:",
+        (*look, chain_command("undo", chain) if chain else undo_command(place, plan_id, repository)),
         plan_id,
     )
 
@@ -201,13 +210,25 @@ def status_in(
             (command("inspect", place), command("rewind", place, "--list")),
             plan_id,
         )
+    start, look = _before_a_start(place, record)
     return RewindStatus(
         REWOUND,
-        f"{place} was rewound to batch {batch_id} by plan {plan_id}, and the stream has not committed a batch since. Start the "
-        "stream, or undo the rewind:",
-        (undo,),
+        f"{place} was rewound to batch {batch_id} by plan {plan_id}, and the stream has not committed a batch since. {start}, "
+        "or undo the rewind:",
+        (*look, undo),
         plan_id,
     )
+
+
+def _before_a_start(place: str, record: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """What is left to do after a change, and the command for it: a sink that was accepted may skip or double rows."""
+    given, plan = record.get("accepted"), record.get("plan")
+    words = [str(word) for word in _OF_SINKS if isinstance(given, list) and word in given]
+    is_safe = isinstance(plan, Mapping) and plan.get("verdict") == Verdict.SAFE.value
+    if not words or is_safe or record.get("kind") not in _COMPARED:
+        return "Start the stream", ()
+    said = f"{', '.join(words)} was accepted: see what the sink does before you start the stream"
+    return said, (sink_command(place),)
 
 
 def _rewound_to(record: Mapping[str, Any]) -> tuple[int, list[str]]:

@@ -76,7 +76,7 @@ def doctor(call: Call) -> Answer:
     if not args.apply:
         plan(None)
         return Answer(document, findings=bool(found))
-    _, outcome = stop_plan_and_repair(
+    made, outcome = stop_plan_and_repair(
         checkpoint,
         plan,
         repository=repository,
@@ -88,7 +88,7 @@ def doctor(call: Call) -> Answer:
         return Answer(document, findings=bool(found))
     document["repair"]["outcome"] = outcome.to_json()
     if call.screen:
-        _show_outcome(outcome, call.screen)
+        _show_outcome(made, outcome, call.screen)
     return Answer(document)
 
 
@@ -130,12 +130,12 @@ def _show(
         screen.print(Padding(terminal.facts(rows), (0, 0, 0, 2)))
 
 
-def _show_outcome(outcome: RepairOutcome, screen: Console) -> None:
+def _show_outcome(made: RepairPlan, outcome: RepairOutcome, screen: Console) -> None:
     screen.print(terminal.title(f"Repaired {outcome.checkpoint}"))
     rows: list[tuple[str, str | Text]] = [
         ("deleted", terminal.count(outcome.deleted, "file")),
         ("fetched", terminal.count(outcome.fetched, "file")),
         ("kept before", outcome.kept or "nothing was removed"),
-        ("next", f"start the query: it continues after batch {outcome.batch_id}"),
+        ("next", made.next_step),
     ]
     screen.print(terminal.facts(rows))

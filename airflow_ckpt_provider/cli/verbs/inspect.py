@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.text import Text
 
+from airflow_ckpt_provider.change.plan import sink_command
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.inspection import Inspection
 from airflow_ckpt_provider.checkpoint.progress import Progress
@@ -103,7 +104,7 @@ def _next(found: Inspection) -> list[tuple[str, str | Text]]:
         rows.append(("next", command("doctor", uri)))
     elif resume.replay:
         may = f"may have rows of batch {resume.batch_id}: foreachBatch, foreach and Kafka write them again"
-        rows.append(("sink", f"{may}; {command('rewind', uri, '--to-current')} --sink SINK judges it"))
+        rows.append(("sink", f"{may}; {sink_command(uri)} judges it"))
     return rows
 
 

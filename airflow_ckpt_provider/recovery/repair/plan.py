@@ -12,7 +12,7 @@ from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.change.edits import Edits, Write, entry_writes, listed_files, literal_writes
-from airflow_ckpt_provider.change.plan import Plan, Risk
+from airflow_ckpt_provider.change.plan import Plan, Risk, sink_command
 from airflow_ckpt_provider.change.plan_document import reads_document
 from airflow_ckpt_provider.change.plan_page import accept_block, plan_page, some
 from airflow_ckpt_provider.change.target import Target
@@ -91,12 +91,19 @@ class RepairPlan(Plan):
         """What has to be accepted: batches that reached a sink may be run again, and the sink was not asked."""
         if self.verdict is not Verdict.UNKNOWN or not self.repairable or not self.changes:
             return ()
-        asked = "the sink was not asked (after the repair: `airflow-ckpt rewind CHECKPOINT --to-current --sink SINK`)"
+        asked = f"the sink was not asked (after the repair: `{sink_command('CHECKPOINT')}`)"
         if self.replayed:
             why = [f"{_batches(self.replayed)} run again, and {asked}"]
         else:
             why = [] if self.doubts else [f"the query continues after batch {self.batch_id}, and {asked}"]
         return (Risk("sink_unknown", " ".join([*why, *self.doubts])),)
+
+    @property
+    def next_step(self) -> str:
+        """What to do once it is repaired: start the query, or first see what the sink does."""
+        if self.risks:
+            return f"before you start the query, see what the sink does: {sink_command(self.checkpoint)}"
+        return f"start the query: it continues after batch {self.batch_id}"
 
     @property
     def writes_offsets(self) -> Collection[str]:

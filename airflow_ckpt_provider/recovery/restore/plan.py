@@ -139,23 +139,25 @@ class RestorePlan(Plan):
         """One for each thing that a sink does, the worst first: none hides behind that of another sink."""
         if self.sink is None:
             return
-        way = self._roll_back_too(self.sink.sinks or [("SINK", "", self.sink.verdict)])
+        rewind = self._rewind_of_sinks
+        # Without a checkpoint at the target there is nothing yet that could be rewound.
+        first = (
+            ""
+            if self.target.is_checkpoint
+            else "accept it, restore, do not start the query, and rewind what was restored: "
+        )
+        way = f"to roll the sink back too: {first}`{rewind}`" if rewind else ""
         for verdict, reasons in self.sink.by_verdict.items():
             word = sink_risk(verdict)
             if word is not None:
                 yield Risk(word, "; ".join(reasons), way)
 
-    def _roll_back_too(self, sinks: Sequence[tuple[str, str, Verdict]]) -> str:
-        """How the sinks are rolled back as well; empty for foreachBatch, foreach and Kafka sinks alone: they have none."""
-        rewind = self._rewind_with(sinks)
-        if not rewind:
+    @property
+    def _rewind_of_sinks(self) -> str:
+        """The command that rolls the sinks back to the batch; empty if no sink is named or none keeps a memory of batches."""
+        if self.sink is None:
             return ""
-        # Without a checkpoint at the target there is nothing yet that could be rewound.
-        first = "accept it, restore, do not start the query, and rewind what was restored: "
-        return f"to roll the sink back too: {'' if self.target.is_checkpoint else first}`{rewind}`"
-
-    def _rewind_with(self, sinks: Sequence[tuple[str, str, Verdict]]) -> str:
-        """The command that rolls the sinks back to the batch; empty where none of them can be."""
+        sinks = self.sink.sinks or [("SINK", "", self.sink.verdict)]
         if all(kind in WITHOUT_MEMORY for _, kind, _ in sinks):
             return ""
         return command(
@@ -167,8 +169,9 @@ class RestorePlan(Plan):
     @property
     def next_step(self) -> str:
         """What to do once it is restored: start the query, or first roll a sink back that would skip or double rows."""
-        if self.sink and self.sink.verdict is not Verdict.SAFE and (rewind := self._rewind_with(self.sink.sinks)):
-            return f"roll the sink back before you start the query ({self.sink.verdict.value} otherwise): {rewind}"
+        if self.sink and self.sink.verdict is not Verdict.SAFE and self._rewind_of_sinks:
+            verdict = self.sink.verdict.value
+            return f"roll the sink back before you start the query ({verdict} otherwise): {self._rewind_of_sinks}"
         return f"start the query: it continues with batch {self.batch_id + 1}"
 
     @property

@@ -84,6 +84,15 @@ def test_repaired_from_a_backup(checkpoint: Path, tmp_path: Path) -> None:
     assert run("inspect", checkpoint).code == 0
 
 
+def test_after_a_repair_whose_sink_was_not_asked_the_next_step_is_to_ask_it(checkpoint: Path) -> None:
+    lose_a_changelog(checkpoint)
+    finished = run("doctor", checkpoint, "--repair", "--apply", *NOW, "--accept", "sink_unknown")
+    assert finished.code == 0, finished.err
+    told = " ".join(finished.out.split())
+    assert "next before you start the query, see what the sink does: airflow-ckpt rewind" in told
+    assert "start the query: it continues" not in told
+
+
 def test_what_cannot_be_repaired(checkpoint: Path) -> None:
     (checkpoint / "metadata").unlink()
     planned = run("doctor", checkpoint, "--repair", "--json")

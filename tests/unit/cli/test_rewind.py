@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from airflow_ckpt_provider.storage.opening import open_location
 from tests.support.command_line import run
-from tests.support.delta_batches import delta_table
+from tests.support.delta_batches import append, batches_in, delta_table
 from tests.support.json_documents import documented
 from tests.support.one_checkpoint import NEWEST
 
@@ -167,3 +168,22 @@ def test_what_the_next_start_does_is_accepted_though_there_is_nothing_to_do(chec
     shown = finished.out
     assert shown.index("Nothing to do: ") < shown.index("To be accepted before the query is started:")
     assert "To be accepted before it is applied" not in shown
+
+
+def test_rows_that_are_in_the_table_twice_are_removed(checkpoint: Path, table: Path, query_id: str) -> None:
+    """As docs/concepts/sinks.md says: back to the batch before the first of them."""
+    append(table, NEWEST - 1, app_id=query_id)
+    shown = " ".join(run("rewind", checkpoint, "--to-current", "--sink", table).out.split())
+    assert f"more than one commit of batch {NEWEST - 1}: their rows are doubled" in shown
+    back = ("rewind", checkpoint, "--to-batch", NEWEST - 2, "--sink", table, "--sink-policy", "rollback")
+    done = run(*back, "--no-exact-replay", "--apply", *STOPPED, "--accept", "source_loss")
+    assert done.code == 0, done.err
+    assert batches_in(open_location(str(table))) == [batch for batch in range(NEWEST - 1) for _ in range(2)]
+
+
+def test_rows_that_a_sink_skips_are_named_by_the_status_too(checkpoint: Path, table: Path) -> None:
+    to = ("rewind", checkpoint, "--to-batch", 4, "--sink", table, "--sink-policy", "keep", "--no-exact-replay")
+    done = run(*to, "--apply", *STOPPED, "--accept", "sink_skips", "--accept", "source_loss")
+    assert done.code == 0, done.err
+    told = " ".join(run("status", checkpoint).out.split())
+    assert "sink_skips was accepted: see what the sink does before you start the stream, or undo the rewind" in told

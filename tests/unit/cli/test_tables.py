@@ -254,6 +254,23 @@ def test_after_a_restore_whose_sink_is_ahead_the_next_step_is_to_roll_it_back(
     shown = " ".join(run(*to).out.split())
     assert "next roll the sink back before you start the query (WILL_SKIP otherwise): airflow-ckpt rewind" in shown
     assert "next start the query" not in shown
+    told = " ".join(run("status", target, "--repository", repository).out.split())
+    assert "sink_skips was accepted: see what the sink does before you start the stream, or undo the restore" in told
+    assert f"airflow-ckpt rewind {target} --to-current --sink SINK" in told
+
+
+def test_after_a_restore_of_a_lost_checkpoint_nothing_shows_how_far_the_query_came(repository: Path, tmp_path: Path):
+    """All that it named for a sink without memory was one batch that is written again."""
+    shown = run("restore", repository, "latest", tmp_path / "lost", "--sink", "foreachBatch").out
+    assert "holds no checkpoint that shows how far the query came" in " ".join(shown.split())
+
+
+def test_without_a_change_the_status_does_not_say_that_the_stream_can_be_started(checkpoint: Path):
+    (checkpoint / "metadata").unlink()
+    told = " ".join(run("status", checkpoint).out.split())
+    assert "No change of" in told
+    assert "can be started" not in told
+    assert "`inspect` and `doctor` say what its next start does" in told
 
 
 def test_restore(repository: Path, tmp_path: Path):

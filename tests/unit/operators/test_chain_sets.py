@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,9 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
+from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.chain import ChainBackupOperator, ChainRestoreOperator, ChainUndoOperator
+from airflow_ckpt_provider.operators.declared_fleet import repository_of
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.streams.streams import Streams, repository_of_all
@@ -130,3 +134,17 @@ def test_one_connection_under_two_names_is_one_repository() -> None:
     where = {"checkpoint": "/c", "repository": "s3://b/r"}
     one = Stream("orders", **where, repository_conn_id="vault", storage_conn_id="lake")
     assert repository_of_all([one, Stream("returns", **where, storage_conn_id="vault")]) == ("s3://b/r", "vault")
+
+
+def test_a_connection_that_streams_declare_names_their_repository(
+    application: Application, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = f"{application.root.root}/backups"
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_VAULT", json.dumps({"conn_type": "ckpt_repository", "extra": {"repository": place}})
+    )
+    declared = [Stream(name, checkpoint=f"/{name}", repository_conn_id="vault") for name in IDS]
+    backup(application).execute(run("backup"))
+    assert repository_of(declared).location.root == place
+    with pytest.raises(RefusedError, match="the streams have no repository"):
+        repository_of([replace(stream, repository_conn_id=None) for stream in declared])
