@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from heapq import merge
 
+from airflow_ckpt_provider.backup.copy_progress import Meter, OnProgress
 from airflow_ckpt_provider.backup.engine import Engine
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
 from airflow_ckpt_provider.backup.objects import Objects, Stored
-from airflow_ckpt_provider.backup.transfer import Meter, OnProgress, in_parallel, side_by_side
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import Closure, resolve_closure
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
@@ -33,6 +33,7 @@ from airflow_ckpt_provider.errors import (
     RefusedError,
     UnreadableLogError,
 )
+from airflow_ckpt_provider.parallel import in_parallel, side_by_side
 from airflow_ckpt_provider.storage.file_set import FileSet, order
 from airflow_ckpt_provider.storage.location import Location
 

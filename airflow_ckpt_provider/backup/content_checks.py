@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from functools import partial
 
+from airflow_ckpt_provider.backup.copy_progress import Meter, OnProgress
 from airflow_ckpt_provider.backup.damaged import UNREADABLE, Damage
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.kept_contents import KeptContents
@@ -14,8 +15,8 @@ from airflow_ckpt_provider.backup.manifest import has_packed
 from airflow_ckpt_provider.backup.pack_file import read_index
 from airflow_ckpt_provider.backup.pack_reads import PACKS_AT_ONCE, ByPack, MovedContents, Span
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_parallel
 from airflow_ckpt_provider.errors import DamagedBackupError, DamagedFileError, StorageError
+from airflow_ckpt_provider.parallel import WORKERS, in_parallel
 from airflow_ckpt_provider.storage.file_set import order
 from airflow_ckpt_provider.storage.packs import file_of, pack_sha256, part_of, read_moved
 from airflow_ckpt_provider.storage.store import StoredFile

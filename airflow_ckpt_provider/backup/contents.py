@@ -10,8 +10,8 @@ from airflow_ckpt_provider.backup.file_entry import OBJECTS, FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.packs import Moved, file_of, pack_size, read_moved
 from airflow_ckpt_provider.storage.store import StoredFile
 

@@ -17,6 +17,7 @@ from typing import Any
 from airflow_ckpt_provider.backup.claims import claimed, in_use
 from airflow_ckpt_provider.backup.content_checks import check_pack, content_damage, damage_of
 from airflow_ckpt_provider.backup.contents import no_backup_of, stream_names
+from airflow_ckpt_provider.backup.copy_progress import Meter, OnProgress
 from airflow_ckpt_provider.backup.damaged import Damage, read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable
@@ -29,7 +30,6 @@ from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import DamagedBackup, readable
 from airflow_ckpt_provider.backup.streams import stream_in_words, streams_among
-from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress, in_order, in_parallel
 from airflow_ckpt_provider.backup.verify import check_structure, refuse_damage
 from airflow_ckpt_provider.errors import (
     BackupRunningError,
@@ -41,6 +41,7 @@ from airflow_ckpt_provider.errors import (
     RefusedError,
     StorageError,
 )
+from airflow_ckpt_provider.parallel import WORKERS, in_order, in_parallel
 from airflow_ckpt_provider.storage.file_set import order
 from airflow_ckpt_provider.storage.packs import Moved, Part, content_path, read_moved
 from airflow_ckpt_provider.storage.store import StoredFile

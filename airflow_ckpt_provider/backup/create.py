@@ -18,6 +18,7 @@ from typing import Any
 from airflow_ckpt_provider import __version__
 from airflow_ckpt_provider.backup.claims import Claim, claimed, in_use
 from airflow_ckpt_provider.backup.closure_copy import Copied, Pinned, copy_closures, nothing_committed, pin
+from airflow_ckpt_provider.backup.copy_progress import OnProgress
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.engine import Engine, Threads
 from airflow_ckpt_provider.backup.facts import ObserveSources, closure_facts, observed_sources
@@ -34,7 +35,6 @@ from airflow_ckpt_provider.backup.recorded_sources import sources_at
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.stream_names import likely_name, stream_name
 from airflow_ckpt_provider.backup.streams import is_place
-from airflow_ckpt_provider.backup.transfer import WORKERS, OnProgress, side_by_side
 from airflow_ckpt_provider.backup.unchanged import position_facts, unchanged_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import Closure
@@ -49,6 +49,7 @@ from airflow_ckpt_provider.errors import (
     RefusedError,
     RepositoryError,
 )
+from airflow_ckpt_provider.parallel import WORKERS, side_by_side
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import Moved, read_moved
 

@@ -27,9 +27,9 @@ from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.backup.manifest import Manifest, manifest_path
 from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.numbered import leading_number, number_of, numbered
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import RefusedError, RepositoryError, StorageError, TooLargeError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.location import LARGE, Location, safe_relative
 from airflow_ckpt_provider.storage.packs import Moved, file_of, read_moved
 from airflow_ckpt_provider.storage.store import StoredFile

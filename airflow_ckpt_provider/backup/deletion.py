@@ -30,8 +30,8 @@ from airflow_ckpt_provider.backup.prune_marks import finish, read_marks, write_m
 from airflow_ckpt_provider.backup.reads import tidy_reads
 from airflow_ckpt_provider.backup.repack import tidy_moved, unproven
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.location import safe_relative
 from airflow_ckpt_provider.storage.packs import file_of
 from airflow_ckpt_provider.units import format_time

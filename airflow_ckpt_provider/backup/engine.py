@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from airflow_ckpt_provider.backup.objects import Objects, Stored
-from airflow_ckpt_provider.backup.transfer import WORKERS, in_order
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError
+from airflow_ckpt_provider.parallel import WORKERS, in_order
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.units import format_size
 

@@ -28,9 +28,9 @@ from airflow_ckpt_provider.backup.notes import Hold, HoldEvent, Verified, holds,
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.retention import Policy, reasons_to_keep
 from airflow_ckpt_provider.backup.streams import stream_in_words, streams_among
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import CkptError, DamagedBackupError, NoSuchBackupError, RefusedError, command
 from airflow_ckpt_provider.fingerprint import fingerprint_of
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.units import format_time
 from airflow_ckpt_provider.verdict import Usefulness, Verdict
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import RepositoryError
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.units import zoned_time
 
 

@@ -24,8 +24,8 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.stream_names import new_name
 from airflow_ckpt_provider.backup.streams import is_place, stream_in_words
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import CkptError, OtherStreamError
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)

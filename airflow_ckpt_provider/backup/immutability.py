@@ -21,8 +21,8 @@ from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.marker import MARKER
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.parallel import WORKERS, in_parallel
 from airflow_ckpt_provider.storage.key_sets import KEYS
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, part_of, read_moved

@@ -18,6 +18,7 @@ from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.backup.claims import ABANDONED_AFTER
 from airflow_ckpt_provider.backup.content_checks import is_computable
 from airflow_ckpt_provider.backup.contents import Places, listed_by, objects_there, stream_names
+from airflow_ckpt_provider.backup.copy_progress import Meter, OnProgress
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.deletion import delete_unlisted
 from airflow_ckpt_provider.backup.immutability import locks_on
@@ -26,9 +27,9 @@ from airflow_ckpt_provider.backup.packing import PACK_SIZE, PACKED_BELOW
 from airflow_ckpt_provider.backup.records import new_plan_id
 from airflow_ckpt_provider.backup.repack import OnFile, damaged_in_words, pack_anew
 from airflow_ckpt_provider.backup.repository import Repository, raise_format
-from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress
 from airflow_ckpt_provider.errors import BackupRunningError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
+from airflow_ckpt_provider.parallel import WORKERS
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import MOVED_AT_ONCE, WITHOUT_RECORD, pack_size, part_of
 from airflow_ckpt_provider.units import format_size, format_time

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.streams import stream_in_words, streams_among
-from airflow_ckpt_provider.backup.transfer import in_parallel, side_by_side
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, command
+from airflow_ckpt_provider.parallel import in_parallel, side_by_side
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.backup.repository import Repository

@@ -27,10 +27,10 @@ from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.numbered import leading_number, number_of, numbered
 from airflow_ckpt_provider.backup.reads import note_reads
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import Learned, VerifyReport
 from airflow_ckpt_provider.errors import RefusedError, RepositoryError, StorageError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.units import shown_time
 
 log = logging.getLogger(__name__)

@@ -23,9 +23,9 @@ from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.records import new_plan_id
 from airflow_ckpt_provider.backup.repack import damaged_in_words, repack
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
+from airflow_ckpt_provider.parallel import WORKERS
 from airflow_ckpt_provider.storage.packs import WITHOUT_RECORD, pack_size
 from airflow_ckpt_provider.units import format_size, format_time, parse_size
 from airflow_ckpt_provider.verdict import Verdict

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from airflow_ckpt_provider.backup.content_checks import Contents, check_contents
+from airflow_ckpt_provider.backup.copy_progress import OnProgress
 from airflow_ckpt_provider.backup.engine import TooMuchForThreadsError
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import WORKERS, OnProgress
+from airflow_ckpt_provider.parallel import WORKERS
 
 
 class ReadEngine(Protocol):

@@ -28,9 +28,9 @@ from datetime import UTC, datetime
 
 from airflow_ckpt_provider.backup.manifest import CLOCKS_DIFFER
 from airflow_ckpt_provider.backup.names import checked_name
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import DamagedFileError, StorageError, TooLargeError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.location import LARGE, Location
 
 log = logging.getLogger(__name__)

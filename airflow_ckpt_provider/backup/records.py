@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import DamagedFileError, RefusedError, RepositoryError, TooLargeError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.location import LARGE, Location
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.units import zoned_time

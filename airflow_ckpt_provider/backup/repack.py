@@ -33,8 +33,8 @@ from airflow_ckpt_provider.backup.pack_reads import MovedContents, spans
 from airflow_ckpt_provider.backup.pack_use import pack_use
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import WORKERS, in_order
 from airflow_ckpt_provider.errors import BackupRunningError, DamagedFileError, StorageError
+from airflow_ckpt_provider.parallel import WORKERS, in_order
 from airflow_ckpt_provider.storage.location import SMALL, Location
 from airflow_ckpt_provider.storage.packs import (
     HIGHEST_RECORD,

@@ -13,9 +13,9 @@ from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.prune_marks import read_marks
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import check_structure
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, StorageError
+from airflow_ckpt_provider.parallel import in_parallel
 
 log = logging.getLogger(__name__)
 

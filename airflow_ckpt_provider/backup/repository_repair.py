@@ -38,9 +38,9 @@ from airflow_ckpt_provider.backup.repository_repair_plan import (
     ObjectsRepairPlan,
     Rebuilt,
 )
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import check_structure
 from airflow_ckpt_provider.errors import DamagedFileError, FileChangedError, StorageError
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import Moved, Part, file_of, pack_size, part_of, read_moved
 

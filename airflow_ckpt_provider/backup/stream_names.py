@@ -14,7 +14,7 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.names import LONGEST_NAME, name_of
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.streams import is_place
-from airflow_ckpt_provider.backup.transfer import in_parallel
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.location import Location
 
 #: Last segments that say nothing of the stream: the one before them does.

@@ -16,9 +16,9 @@ from airflow_ckpt_provider.backup.expire import EXPIRE, EXPIRE_BEGUN, STOPPED
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import readable
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import CkptError, RefusedError
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.location import LARGE
 from airflow_ckpt_provider.storage.signatures import SIGNATURES, SIGNED, is_signed
 

@@ -21,7 +21,6 @@ from typing import Any
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import in_parallel, side_by_side
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.closure import Closure
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
@@ -30,6 +29,7 @@ from airflow_ckpt_provider.checkpoint.poll import list_log
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError
+from airflow_ckpt_provider.parallel import in_parallel, side_by_side
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
 

@@ -18,6 +18,7 @@ from airflow_ckpt_provider.backup.content_checks import (
     structure_damage,
     whole_by_other_names,
 )
+from airflow_ckpt_provider.backup.copy_progress import OnProgress
 from airflow_ckpt_provider.backup.damaged import Damage, DamagedObjects, read_damaged
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.file_table import FileTable, kept_in_memory
@@ -27,11 +28,11 @@ from airflow_ckpt_provider.backup.places import misplaced
 from airflow_ckpt_provider.backup.read_engine import ReadEngine, ThreadReads
 from airflow_ckpt_provider.backup.reads import Reads, read_reads
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import WORKERS, OnProgress, side_by_side
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError, StorageError
+from airflow_ckpt_provider.parallel import WORKERS, side_by_side
 from airflow_ckpt_provider.storage.packs import Moved, file_of, read_moved
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.units import format_time

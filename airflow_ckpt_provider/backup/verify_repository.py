@@ -21,6 +21,7 @@ from airflow_ckpt_provider.backup.content_checks import (
     whole_by_other_names,
 )
 from airflow_ckpt_provider.backup.contents import no_backup_of, objects_there
+from airflow_ckpt_provider.backup.copy_progress import OnProgress
 from airflow_ckpt_provider.backup.damaged import Damage
 from airflow_ckpt_provider.backup.disputed import Claim, claim_of, is_manifest_wrong, is_whole
 from airflow_ckpt_provider.backup.file_entry import FileEntry
@@ -30,9 +31,9 @@ from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.read_engine import ReadEngine, ThreadReads
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import DamagedBackup, readable
-from airflow_ckpt_provider.backup.transfer import WORKERS, OnProgress
 from airflow_ckpt_provider.backup.verify import Before, Coverage, Learned, ReadData, check_structure
 from airflow_ckpt_provider.errors import RefusedError, StorageError
+from airflow_ckpt_provider.parallel import WORKERS
 from airflow_ckpt_provider.storage.packs import file_of, part_of
 
 log = logging.getLogger(__name__)

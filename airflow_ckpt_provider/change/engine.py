@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol
 
+from airflow_ckpt_provider.backup.copy_progress import Meter, OnProgress
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import WORKERS, Meter, OnProgress
 from airflow_ckpt_provider.change.attempt_seals import AttemptSeals
 from airflow_ckpt_provider.change.attempts import LeaseTerms
 from airflow_ckpt_provider.change.edits import Edits
@@ -36,6 +36,7 @@ from airflow_ckpt_provider.change.writing import FileWriter
 from airflow_ckpt_provider.change.written_since import check_not_written_since
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import CkptError, LeaseLostError, RefusedError, StorageError
+from airflow_ckpt_provider.parallel import WORKERS
 from airflow_ckpt_provider.storage.hadoop_checksums import is_checksum
 from airflow_ckpt_provider.storage.location import Location, plain_uri, safe_relative
 

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.change.plan import chain_command, undo_command, undone_by
 from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.location import Location, plain_uri
 from airflow_ckpt_provider.storage.store import StoredFile
 from airflow_ckpt_provider.units import shown_time, zoned_time

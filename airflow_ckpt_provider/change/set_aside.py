@@ -16,9 +16,9 @@ from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.records import checked_plan_id
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import WORKERS, in_parallel
 from airflow_ckpt_provider.errors import DamagedFileError, RepositoryError, StorageError
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.parallel import WORKERS, in_parallel
 from airflow_ckpt_provider.storage.location import LARGE, Location, safe_paths
 from airflow_ckpt_provider.storage.store import StoredFile
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from airflow_ckpt_provider.backup.copy_progress import Meter
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import Meter, in_order
 from airflow_ckpt_provider.change.edits import Edits, Write
 from airflow_ckpt_provider.change.fail_closed_order import removal_groups, write_order
 from airflow_ckpt_provider.change.fence import Fence
 from airflow_ckpt_provider.change.target import Target, is_hidden
 from airflow_ckpt_provider.change.write_engine import FilesToWrite, WriteEngine
 from airflow_ckpt_provider.errors import StorageError
+from airflow_ckpt_provider.parallel import in_order
 from airflow_ckpt_provider.storage.hadoop_checksums import hidden_checksum
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile

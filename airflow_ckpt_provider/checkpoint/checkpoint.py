@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.checkpoint.closure import Closure, resolve_closure
@@ -13,6 +12,7 @@ from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.checkpoint.resume import ResumePoint, read_resume_point
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError
+from airflow_ckpt_provider.parallel import side_by_side
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import location_of
 
@@ -127,11 +127,8 @@ class Checkpoint:
         from airflow_ckpt_provider.checkpoint.inspection import Inspection, operators_of
         from airflow_ckpt_provider.checkpoint.usage import directory_usage, partition_usage
 
-        progress = self.progress()
-        with ThreadPoolExecutor(1) as beside:
-            sweep = beside.submit(self.tree)
-            progress, resume = self._resume_point(progress)
-            tree = sweep.result()
+        read = self.progress()
+        tree, (progress, resume) = side_by_side(self.tree, lambda: self._resume_point(read))
         findings = list(resume.reasons)
         # As the files were listed, which may be some batches earlier or later than what was read.
         logged = set(tree.batches(OFFSETS))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,6 +13,7 @@ from airflow_ckpt_provider.checkpoint.poll import list_logs
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.errors import NotACheckpointError
+from airflow_ckpt_provider.parallel import side_by_side
 from airflow_ckpt_provider.storage.location import Location
 
 #: How often a stream that purges what was just listed is read again.
@@ -143,10 +143,7 @@ def read_progress(location: Location) -> Progress:
 
 
 def _look(location: Location) -> Progress:
-    with ThreadPoolExecutor(1) as beside:
-        asked = beside.submit(_query_id, location)
-        logs = list_logs(location)
-        query_id = asked.result()
+    query_id, logs = side_by_side(lambda: _query_id(location), lambda: list_logs(location))
     logged, committed = tuple(sorted(logs.offsets)), tuple(sorted(logs.commits))
     if not logged and not committed and query_id is None:
         raise NotACheckpointError(

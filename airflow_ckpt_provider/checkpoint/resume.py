@@ -6,7 +6,6 @@ L is the newest batch in ``offsets/``, K the newest in ``commits/``. The rules w
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, SourceOffset, parse_offsets
 from airflow_ckpt_provider.checkpoint.operators import STATE
 from airflow_ckpt_provider.checkpoint.progress import Progress
+from airflow_ckpt_provider.parallel import side_by_side
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -64,12 +64,12 @@ def read_resume_point(location: Location, progress: Progress) -> ResumePoint:
     :raises UnreadableLogError: one of the log entries that Spark will read cannot be parsed.
     """
     batch_id, replay = _next_batch(progress)
-    with ThreadPoolExecutor(2) as beside:
-        listing = beside.submit(lambda: location.list(STATE).directories)
-        commit = beside.submit(_newest_commit, location, progress)
-        before = _entry_before(location, progress)
-        start, watermark = _start(progress, before, commit.result(), replay)
-        operators = [o for o in map(batch_id_of, listing.result()) if o is not None]
+    directories, (commit, before) = side_by_side(
+        lambda: location.list(STATE).directories,
+        lambda: side_by_side(lambda: _newest_commit(location, progress), lambda: _entry_before(location, progress)),
+    )
+    start, watermark = _start(progress, before, commit, replay)
+    operators = [o for o in map(batch_id_of, directories) if o is not None]
     verdict, reasons = _judge(progress, has_state=bool(operators))
     newest = progress.newest
     return ResumePoint(

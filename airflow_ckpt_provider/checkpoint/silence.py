@@ -19,7 +19,6 @@ last start, and a driver whose computer is suspended. A probe or a person's stat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -30,6 +29,7 @@ from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry
 from airflow_ckpt_provider.checkpoint.poll import read_entry
 from airflow_ckpt_provider.errors import UnreadableLogError
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
 
@@ -72,8 +72,7 @@ def needed_silence(location: Location, files: FileSet, *, factor: float, minimum
     """
     logged = _numbers(files, OFFSETS)[-_ENTRIES:]
     try:
-        with ThreadPoolExecutor(_READERS) as pool:
-            found = list(pool.map(lambda batch: read_entry(location, batch), logged))
+        found = in_parallel(lambda batch: read_entry(location, batch), logged, workers=_READERS)
     except UnreadableLogError as e:
         return Silence(None, f"its offset log cannot be read ({e.message})")
     gone = [batch for batch, entry in zip(logged, found, strict=True) if entry is None]

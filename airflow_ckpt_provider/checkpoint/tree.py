@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.file_set import FileSet
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import StoredFile
@@ -122,8 +122,7 @@ class Tree:
             with suppress(Exception):
                 self.read(file)
 
-        with ThreadPoolExecutor(min(_READERS, len(wanted))) as pool:
-            list(pool.map(read, wanted.values()))
+        in_parallel(read, wanted.values(), workers=_READERS)
 
     def read_once(self, file: StoredFile) -> bytes:
         """Content of a file that may be big: it is not kept."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from airflow_ckpt_provider.checkpoint.rocksdb import shared_files
@@ -11,6 +10,7 @@ from airflow_ckpt_provider.checkpoint.state_contents import content_damage, crc3
 from airflow_ckpt_provider.checkpoint.state_files import StateVersion, state_files
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import MissingFileError, NotJudgedError, UnreadableLogError
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.store import StoredFile
 
 #: Requests under way at once.
@@ -119,8 +119,7 @@ def damage_of(tree: Tree, files: tuple[StoredFile, ...], codec: str) -> tuple[di
         found: tuple[str | None, str | None] = tree.judged[key]
         return found
 
-    with ThreadPoolExecutor(_READERS) as pool:
-        found = list(zip(read, pool.map(judged, read), strict=True))
+    found = list(zip(read, in_parallel(judged, read, workers=_READERS), strict=True))
     damaged = {file.path: damage for file, (damage, _) in found if damage}
     if not_judged and not damaged:
         raise min(not_judged, key=str)

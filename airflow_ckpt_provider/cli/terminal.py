@@ -23,7 +23,7 @@ from airflow_ckpt_provider.verdict import Verdict
 if TYPE_CHECKING:
     from rich.markdown import Markdown
 
-    from airflow_ckpt_provider.backup.transfer import CopyProgress, OnProgress
+    from airflow_ckpt_provider.backup.copy_progress import CopyProgress, OnProgress
     from airflow_ckpt_provider.cli.next_commands import NextCommands
 
 #: The formats of units, by the short names that the verbs use.

@@ -13,8 +13,8 @@ from airflow_ckpt_provider.backup.drills import Drill, drilled_names, last_drill
 from airflow_ckpt_provider.backup.manifest import CLOCKS_DIFFER, PINNED_AT, Manifest
 from airflow_ckpt_provider.backup.notes import Verified, verifications
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError, command
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.units import zoned_time

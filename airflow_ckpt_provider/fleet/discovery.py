@@ -16,7 +16,6 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.flow_path import flow_path
 from airflow_ckpt_provider.backup.marker import is_repository
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.operators import STATE
@@ -26,6 +25,7 @@ from airflow_ckpt_provider.checkpoint.sources import SOURCES
 from airflow_ckpt_provider.errors import CkptError, NotACheckpointError, UnreadableLogError
 from airflow_ckpt_provider.fleet.limits import DEPTH, WORKERS
 from airflow_ckpt_provider.fleet.names import backup_names
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.redaction import redacted_text
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.store import Listing

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from airflow_ckpt_provider.backup.names import checked_name
 from airflow_ckpt_provider.backup.recorded_sources import sources_at
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import CkptError, NotACheckpointError
 from airflow_ckpt_provider.fleet.backups import BackupsOfFleet, LastBackup
 from airflow_ckpt_provider.fleet.discovery import Discovery, Found, OnCount, State, Unread, inspect_target, named, said
@@ -22,6 +21,7 @@ from airflow_ckpt_provider.fleet.time_to_loss import TimeToLoss, not_known, time
 from airflow_ckpt_provider.guards.query import GuardedQuery, from_checkpoint, guard_query
 from airflow_ckpt_provider.guards.registry import Guard, GuardSettings
 from airflow_ckpt_provider.guards.report import GuardReport
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.recovery.kept_changes import places_beside
 from airflow_ckpt_provider.recovery.status import RewindStatus, rewind_records, status_among
 from airflow_ckpt_provider.storage.location import Location

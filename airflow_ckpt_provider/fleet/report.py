@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, parse_offsets
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.fleet.discovery import said
 from airflow_ckpt_provider.fleet.fleet import Fleet
 from airflow_ckpt_provider.fleet.stream import Stream
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.location import SMALL
 from airflow_ckpt_provider.units import format_size, zoned_time
 

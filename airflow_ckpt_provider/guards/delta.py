@@ -12,7 +12,6 @@ What Spark does in each case was run with Spark 4.0.0 and Delta 4.4.0 (``tests/i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -40,6 +39,7 @@ from airflow_ckpt_provider.guards.delta_schemas import judge_schemas
 from airflow_ckpt_provider.guards.reader_options import is_on, located
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.source_settings import SourceSettings
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
@@ -326,8 +326,7 @@ class _Look:
             verdict = Verdict.WILL_LOSE if silent else Verdict.WILL_FAIL
             self.parts += [PartReport(_versions([each]), verdict, {"commit": "gone"}) for each in gone]
         there = [version for version in self.log.commits if version >= first]
-        with ThreadPoolExecutor(_READERS) as pool:
-            return list(pool.map(self.log.commit, there))
+        return in_parallel(self.log.commit, there, workers=_READERS)
 
     def _judge_files(self, commits: list[DeltaCommit]) -> None:
         """See whether the data files of what is to be read are still there, and as long as the log says."""
@@ -339,9 +338,8 @@ class _Look:
                 Verdict.UNKNOWN,
                 f"{elsewhere:,} data files lie outside of the table's directory and were not looked for",
             )
-        with ThreadPoolExecutor(_READERS) as pool:
-            listings = pool.map(self.log.table.list, directories_of(file for _, file in wanted))
-            there = {file.path: file for listing in listings for file in listing.files}
+        listings = in_parallel(self.log.table.list, directories_of(file for _, file in wanted), workers=_READERS)
+        there = {file.path: file for listing in listings for file in listing.files}
         for commit in commits:
             for file in commit.changes:
                 times = (commit.time, there[file.path].modified if file.path in there else None)
@@ -439,8 +437,7 @@ class _Look:
         """What a start asks for: what is to be read, and before it what the newest committed batch has read."""
         first = self.offset.table_version + self.offset.initial_snapshot
         again = [version for version in self.log.commits if self._asked_from() <= version < first]
-        with ThreadPoolExecutor(_READERS) as pool:
-            return [*pool.map(self.log.commit, again), *commits]
+        return [*in_parallel(self.log.commit, again, workers=_READERS), *commits]
 
     def _read_before(self, asked_for: list[DeltaCommit]) -> list[DeltaCommit]:
         """What of it the newest committed batch has read as changes; of a first snapshot no commit is asked for."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +19,7 @@ from urllib.parse import unquote
 from airflow_ckpt_provider.errors import CkptError, MissingExtraError, RefusedError, StorageError, package_with
 from airflow_ckpt_provider.guards.delta_log import DELTA_LOG, SIDECARS, AddedFile, DeltaLog, is_v2_checkpoint
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.location import Location
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ def read_state(log: DeltaLog, version: int, *, with_files: bool = False) -> Tabl
         def copy(name: str) -> None:
             place.joinpath(name).write_bytes(log.content(name))
 
-        with ThreadPoolExecutor(_READERS) as pool:
-            names = log.names_for(version)
-            list(pool.map(copy, names))
-            place.joinpath(SIDECARS).mkdir()
-            list(pool.map(copy, [f"{SIDECARS}/{name}" for file in names for name in _sidecars(place / file)]))
+        names = log.names_for(version)
+        in_parallel(copy, names, workers=_READERS)
+        place.joinpath(SIDECARS).mkdir()
+        sidecars = [f"{SIDECARS}/{name}" for file in names for name in _sidecars(place / file)]
+        in_parallel(copy, sidecars, workers=_READERS)
         try:
             table = client.DeltaTable(directory, version=version)
             metadata, protocol = table.metadata(), table.protocol()

@@ -8,12 +8,12 @@ was changed while it was off, and also where it is on again. It asks for the new
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from airflow_ckpt_provider.guards.delta_client import TableState, UnreadableTableError, read_state
 from airflow_ckpt_provider.guards.delta_log import DeltaLog
 from airflow_ckpt_provider.guards.report import Judgement
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.verdict import Verdict
 
 _SETTING = "delta.enableChangeDataFeed"
@@ -36,8 +36,7 @@ def judge_feed(log: DeltaLog, state: TableState, first: int, *, readers: int) ->
             )
         ]
     first = max(first, 0)
-    with ThreadPoolExecutor(readers) as pool:
-        commits = list(pool.map(log.commit, [version for version in log.commits if version >= first]))
+    commits = in_parallel(log.commit, [version for version in log.commits if version >= first], workers=readers)
     told = {c.version: _keeps_feed(c.metadata.get("configuration") or {}) for c in commits if c.metadata is not None}
     off = next((version for version, keeps in told.items() if not keeps), None)
     if off is None and log.missing(first, log.latest):

@@ -8,7 +8,6 @@ The log shows path and modification time and no size, so a file that was replace
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sized
-from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import unquote
 
 from airflow_ckpt_provider.checkpoint.file_source_log import (
@@ -21,6 +20,7 @@ from airflow_ckpt_provider.checkpoint.file_source_log import (
 from airflow_ckpt_provider.checkpoint.source_offsets import FileOffset
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, PartReport, SourceReport
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.source_settings import SourceSettings
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
@@ -143,12 +143,11 @@ class _Listings:
 
     def __init__(self, opens: Callable[[str], Location], files: Iterable[LoggedFile]) -> None:
         directories = sorted({_split(file.path)[0] for file in files})
-        with ThreadPoolExecutor(_READERS) as pool:
-            listed = pool.map(lambda directory: opens(directory).list().files, directories)
-            self._files = {
-                directory: {file.path.rpartition("/")[2]: file for file in found}
-                for directory, found in zip(directories, listed, strict=True)
-            }
+        listed = in_parallel(lambda directory: opens(directory).list().files, directories, workers=_READERS)
+        self._files = {
+            directory: {file.path.rpartition("/")[2]: file for file in found}
+            for directory, found in zip(directories, listed, strict=True)
+        }
 
     def find(self, file: LoggedFile) -> StoredFile | None:
         """The file as it is now; ``None`` where it is gone."""
@@ -167,15 +166,23 @@ def _split(uri: str) -> tuple[str, str, str]:
 
 def _read(place: Location, last: int, planned_to: int | None, *, directory: str) -> FileSourceLog:
     names = [file.path.rpartition("/")[2] for file in place.list().files]
-    with ThreadPoolExecutor(_READERS) as pool:
-        under_way = {name: pool.submit(place.read, name) for name in first_read(names)}
 
-        def read(name: str) -> bytes:
-            return under_way[name].result() if name in under_way else place.read(name)
+    def asked(name: str) -> bytes | Exception:
+        try:
+            return place.read(name)
+        except Exception as e:
+            return e
 
-        return read_file_log(
-            names, read, last, directory=directory, planned_to=-1 if planned_to is None else planned_to
-        )
+    first = tuple(first_read(names))
+    found = dict(zip(first, in_parallel(asked, first, workers=_READERS), strict=True))
+
+    def read(name: str) -> bytes:
+        content = found[name] if name in found else place.read(name)
+        if isinstance(content, Exception):
+            raise content
+        return content
+
+    return read_file_log(names, read, last, directory=directory, planned_to=-1 if planned_to is None else planned_to)
 
 
 def _judge_log(log: FileSourceLog) -> list[Judgement]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -17,6 +16,7 @@ from airflow_ckpt_provider.errors import CkptError, MissingExtraError, RefusedEr
 from airflow_ckpt_provider.guards.iceberg_files import files_below
 from airflow_ckpt_provider.guards.iceberg_metadata import MAIN, SCHEME
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.location import Location
 
 log = logging.getLogger(__name__)
@@ -115,9 +115,8 @@ def _missing(what: str, io: Any, snapshots: Mapping[int, Any], *, most: int, who
                     f"the snapshots to be read {'have' if whole else 'added'} more than {most:,} files: none was looked for",
                     hint="nothing to do: a query that lacks one of them fails when it reads it",
                 )
-        with ThreadPoolExecutor(_READERS) as pool:
-            there = pool.map(lambda path: io.new_input(path).exists(), wanted)
-            return next((path for path, found in zip(wanted, there, strict=True) if not found), None)
+        there = in_parallel(lambda path: io.new_input(path).exists(), wanted, workers=_READERS)
+        return next((path for path, found in zip(wanted, there, strict=True) if not found), None)
 
 
 def commit_by_name(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +20,7 @@ from airflow_ckpt_provider.guards.kafka_verdicts import EARLIEST
 from airflow_ckpt_provider.guards.registry import Guard, GuardedSource, GuardSettings, installed_guards, judge_source
 from airflow_ckpt_provider.guards.report import GuardReport, Judgement, SourceReport
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.source_settings import sources_named
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.verdict import Verdict
@@ -218,8 +218,7 @@ def guard_query(query: GuardedQuery, settings: GuardSettings, *, guards: Sequenc
     if len(kinds) < 2:
         found = dict(judged(list(query.sources)))
     else:  # different systems at once, for each is waited for; one system's sources one after the other
-        with ThreadPoolExecutor(len(kinds)) as pool:
-            found = dict(report for of_kind in pool.map(judged, kinds.values()) for report in of_kind)
+        found = dict(report for of_kind in in_parallel(judged, kinds.values()) for report in of_kind)
     reports = tuple(found[source.name] for source in query.sources)
     if query.not_compared and KIND in kinds:
         judgements.append(Judgement(Verdict.SAFE, query.not_compared))

@@ -12,11 +12,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from airflow_ckpt_provider.backup.content_checks import Contents, check_contents, in_one_order
+from airflow_ckpt_provider.backup.copy_progress import Meter, OnProgress
 from airflow_ckpt_provider.backup.damaged import Damage
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import Meter, OnProgress
 from airflow_ckpt_provider.errors import CkptError
 from airflow_ckpt_provider.jobs.spark_engine import (
     BYTES_PER_TASK,

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.change.edits import entry_writes
 from airflow_ckpt_provider.change.fence import Fence
 from airflow_ckpt_provider.change.write_engine import FilesToWrite, LentFence
@@ -30,6 +29,7 @@ from airflow_ckpt_provider.jobs.spark_engine import (
     run_tasks,
 )
 from airflow_ckpt_provider.jobs.spark_reads import ReadTask, moved_of, task_groups
+from airflow_ckpt_provider.parallel import in_parallel
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import AssetAlias
 
-from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.errors import RepositoryError, StorageError
 from airflow_ckpt_provider.links.manifest import BackupManifestLink, manifest_url
 from airflow_ckpt_provider.links.page import page_of
@@ -18,6 +17,7 @@ from airflow_ckpt_provider.operators.fields import flag, mapping, required, text
 from airflow_ckpt_provider.operators.place_operators import CheckpointOperator, StreamOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import has_been_tried, made_by
+from airflow_ckpt_provider.parallel import WORKERS
 from airflow_ckpt_provider.units import format_size, parse_duration
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.change_operator import PLAN, PlannedOperator
 from airflow_ckpt_provider.operators.declared import UNSET
@@ -13,6 +12,7 @@ from airflow_ckpt_provider.operators.fields import flag, mapping, required, text
 from airflow_ckpt_provider.operators.place_operators import StreamOperator
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by
+from airflow_ckpt_provider.parallel import WORKERS
 from airflow_ckpt_provider.units import format_size, parse_duration
 from airflow_ckpt_provider.verdict import Usefulness
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ckpt_provider.backup.migrate import apply_migrate, plan_migrate
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.operators.change_operator import PLAN, PlannedOperator
 from airflow_ckpt_provider.operators.fields import required, text
@@ -15,6 +14,7 @@ from airflow_ckpt_provider.operators.place_operators import StreamOperator
 from airflow_ckpt_provider.operators.progress_log import ProgressLog
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by
+from airflow_ckpt_provider.parallel import WORKERS
 from airflow_ckpt_provider.units import format_size, parse_duration
 
 if TYPE_CHECKING:

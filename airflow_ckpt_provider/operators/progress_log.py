@@ -11,7 +11,7 @@ from airflow_ckpt_provider.units import format_size
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from airflow_ckpt_provider.backup.transfer import CopyProgress
+    from airflow_ckpt_provider.backup.copy_progress import CopyProgress
 
 
 class ProgressLog:
@@ -21,7 +21,7 @@ class ProgressLog:
 
         import structlog
 
-        from airflow_ckpt_provider.backup.transfer import CopyProgress
+        from airflow_ckpt_provider.backup.copy_progress import CopyProgress
 
         show = ProgressLog(structlog.get_logger(), "Copied")
         show(CopyProgress(files_done=1, files_total=10, bytes_done=4096, bytes_total=40960))

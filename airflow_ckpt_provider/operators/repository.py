@@ -11,7 +11,6 @@ from airflow_ckpt_provider.backup.copy import copy_backups, to_copy
 from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import check_repository
-from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.backup.trust import check_trust
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.json_text import load_rendered
@@ -21,6 +20,7 @@ from airflow_ckpt_provider.operators.place_operators import StreamOperator
 from airflow_ckpt_provider.operators.progress_log import ProgressLog
 from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.run_identity import made_by
+from airflow_ckpt_provider.parallel import WORKERS
 from airflow_ckpt_provider.places import open_place
 from airflow_ckpt_provider.storage.packs import WITHOUT_RECORD
 from airflow_ckpt_provider.units import format_size

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_ckpt_provider.backup.latest import LATEST
-from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.operators.change_operator import APPLY, PLAN, StoppingOperator
 from airflow_ckpt_provider.operators.declared import UNSET
@@ -19,6 +18,7 @@ from airflow_ckpt_provider.operators.place_operators import StreamOperator
 from airflow_ckpt_provider.operators.renamed import renamed
 from airflow_ckpt_provider.operators.run_identity import made_by
 from airflow_ckpt_provider.operators.sink_operator import SinkOperator
+from airflow_ckpt_provider.parallel import WORKERS
 from airflow_ckpt_provider.units import format_size
 
 if TYPE_CHECKING:

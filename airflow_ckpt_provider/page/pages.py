@@ -10,7 +10,6 @@ from airflow_ckpt_provider.backup.damaged import streams_with_records
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.names import is_name
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, RefusedError, StorageError, command
 from airflow_ckpt_provider.fleet.report import read_reports, rows_of
 from airflow_ckpt_provider.page.backup_point import BackupPoint, Standing, read_backups, read_point, read_points
@@ -19,6 +18,7 @@ from airflow_ckpt_provider.page.fields import text
 from airflow_ckpt_provider.page.forms import Form
 from airflow_ckpt_provider.page.html import Head, Links, backup_page, change_page, stream_page, streams_page
 from airflow_ckpt_provider.page.stream_row import StreamRow
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.streams.stream import Stream
 from airflow_ckpt_provider.streams.streams import as_reported
 

@@ -16,7 +16,6 @@ from airflow_ckpt_provider.backup.id_changes import KeptPlan, kept_plans
 from airflow_ckpt_provider.backup.manifest import Manifest, batch_in_id
 from airflow_ckpt_provider.backup.names import is_name
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
-from airflow_ckpt_provider.backup.transfer import in_parallel, side_by_side
 from airflow_ckpt_provider.change.attempts import attempts_directory, numbers_in, read_attempt
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
@@ -24,6 +23,7 @@ from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError, NotACheckpointError
+from airflow_ckpt_provider.parallel import in_parallel, side_by_side
 from airflow_ckpt_provider.recovery.kept_changes import places_beside
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.rewind.targets import logged_batches, logged_in_backup

@@ -16,10 +16,10 @@ from airflow_ckpt_provider.backup.id_changes import IdChange, id_changes
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.repository_check import readable_manifests
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, parse_offsets
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.sinks.query_ids import QueryIdLink, QueryIds, strange_ids
 from airflow_ckpt_provider.sinks.table_history import TableHistory
 from airflow_ckpt_provider.storage.location import Location

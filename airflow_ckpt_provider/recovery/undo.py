@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
-from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.change.engine import Change, SinkAction
 from airflow_ckpt_provider.change.plan import chain_command
 from airflow_ckpt_provider.change.rest import RestRule
 from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.change.undo import UndoPlan, plan_to_undo, plan_undo
 from airflow_ckpt_provider.errors import NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.parallel import WORKERS
 from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
 from airflow_ckpt_provider.recovery.restore.safety import kept_by_earlier_version
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from urllib.parse import unquote
 
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.guards.delta_log import AddedFile, directories_of, read_delta_log
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.sinks.table_history import TableHistory
 from airflow_ckpt_provider.storage.location import Location
 

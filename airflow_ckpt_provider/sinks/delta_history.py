@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.errors import RefusedError, UnreadableLogError
 from airflow_ckpt_provider.guards.delta_log import (
     CATALOG_MANAGED,
@@ -31,6 +30,7 @@ from airflow_ckpt_provider.guards.delta_log import (
 )
 from airflow_ckpt_provider.guards.delta_vector import vector_path
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.sinks.table_history import TableCommit, TableHistory
 from airflow_ckpt_provider.storage.location import Location
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_ckpt_provider.errors import MissingExtraError, StorageError
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.hidden_name import hidden_name
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.namenodes import HdfsRefusalError, NameNodes
@@ -76,13 +76,12 @@ class HdfsStore(Store):
     def walk(self, path: str) -> Iterator[StoredFile]:
         """List all files below ``path``: a request for each directory, several at once."""
         level = [path.rstrip("/")]
-        with ThreadPoolExecutor(_LISTED_AT_ONCE) as pool:
-            while level:
-                below = []
-                for directory, found in zip(level, pool.map(self.list, level), strict=True):
-                    yield from found.files
-                    below += [f"{directory}/{name}" for name in found.directories]
-                level = below
+        while level:
+            below = []
+            for directory, found in zip(level, in_parallel(self.list, level, workers=_LISTED_AT_ONCE), strict=True):
+                yield from found.files
+                below += [f"{directory}/{name}" for name in found.directories]
+            level = below
 
     def read(self, path: str) -> bytes:
         """Return the content of a file."""

@@ -26,8 +26,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -35,6 +34,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_ckpt_provider.errors import DamagedFileError, TooLargeError, UntrustedError
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.units import format_size
 
 if TYPE_CHECKING:
@@ -253,7 +253,8 @@ def read_moved(repository: Location, name: str, known: Moved | None = None) -> M
     ]
     for words in unreadable:
         log.warning("%s", words)
-    for path, found in zip(files, _at_once(lambda path: _read_record(repository, name, path), files), strict=True):
+    said = in_parallel(lambda path: _read_record(repository, name, path), files, workers=RECORDS_AT_ONCE)
+    for path, found in zip(files, said, strict=True):
         if isinstance(found, str):
             unreadable.append(f"{path} cannot be read ({found}): it says where contents of {name} have been moved to")
             log.warning("%s; it is ignored", unreadable[-1])
@@ -262,14 +263,6 @@ def read_moved(repository: Location, name: str, known: Moved | None = None) -> M
             # The first record of a content counts: what it names is what prunes have left alone since.
             paths = found | paths
     return Moved(paths, records, max((n for n, _ in numbered if n >= 0), default=0), tuple(unreadable), listed)
-
-
-def _at_once(read: Callable[[str], Record], files: Sequence[str]) -> list[Record]:
-    """Read records, several at once: there may be as many as there were repacks since the oldest backup."""
-    if len(files) < 2:
-        return list(map(read, files))
-    with ThreadPoolExecutor(min(len(files), RECORDS_AT_ONCE)) as pool:
-        return list(pool.map(read, files))
 
 
 def _read_record(repository: Location, name: str, path: str) -> Record:

@@ -13,13 +13,13 @@ from typing import Any
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.stream_names import newest_readable
 from airflow_ckpt_provider.backup.streams import is_place
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.change.sealing import check_sealable, put_seal, seal, sealed_by_another, unseal
 from airflow_ckpt_provider.change.target import Target, inspect_target
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.poll import list_logs
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import RefusedError, RepositoryError
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.upgrade.drained import facts_of_seal
 from airflow_ckpt_provider.upgrade.record import (
     Event,

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -24,7 +23,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from airflow_ckpt_provider.backup import lease, transfer
+from airflow_ckpt_provider import parallel
+from airflow_ckpt_provider.backup import lease
 from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.damaged import read_damaged
@@ -43,7 +43,6 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError, DamagedBackupError, RefusedError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.planning import plan_restore
-from airflow_ckpt_provider.storage import packs
 from airflow_ckpt_provider.storage.encrypted_store import EncryptedStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, pack_size, read_moved
@@ -88,8 +87,7 @@ class Stream(RuleBasedStateMachine):
             if name.startswith("airflow_ckpt_provider.backup.") and getattr(module, "datetime", None) is datetime:
                 self.patches.setattr(module, "datetime", DifferentClock)
         # One request at a time for each, or what happens would depend on Python's threads.
-        for module in (transfer, packs):
-            self.patches.setattr(module, "ThreadPoolExecutor", lambda max_workers: ThreadPoolExecutor(1))
+        self.patches.setattr(parallel, "_MOST", 1)
         self.patches.setattr(lease, "_RENEW_EVERY", 10_000.0)
         DifferentClock.by = timedelta(0)
         self.base = self.where()

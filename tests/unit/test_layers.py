@@ -18,7 +18,7 @@ PACKAGE = "airflow_ckpt_provider"
 ROOT = Path(__file__).parents[2] / PACKAGE
 
 #: What every layer may use; of these, json_text may use errors, and errors redaction.
-BOTTOM = {"errors", "fingerprint", "json_text", "markdown", "redaction", "source_settings", "units"}
+BOTTOM = {"errors", "fingerprint", "json_text", "markdown", "parallel", "redaction", "source_settings", "units"}
 #: Layer of the pure core -> what it may import of this package, beside itself, the bottom and the version.
 MAY_IMPORT: dict[str, set[str]] = {
     "redaction": set(),
@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fingerprint": set(),
     "json_text": set(),
     "markdown": set(),
+    "parallel": set(),
     "source_settings": set(),
     "units": set(),
     "storage": set(),
@@ -68,6 +69,7 @@ PURE += (
     "units",
     "page",
     "markdown",
+    "parallel",
 )
 #: Layer -> what it loads besides.
 LOADS_TOO = {"page": {"jinja2", "markupsafe"}}

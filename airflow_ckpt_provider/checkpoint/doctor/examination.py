@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -16,6 +15,7 @@ from airflow_ckpt_provider.checkpoint.operators import STATE
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import UnreadableLogError
+from airflow_ckpt_provider.parallel import in_parallel
 
 Entry = TypeVar("Entry")
 
@@ -124,9 +124,9 @@ def examine(tree: Tree, *, contents: bool = True) -> Examination:
                     unreadable[path] = e
                 return None
 
-        with ThreadPoolExecutor(_READERS) as pool:
-            found = zip(batches[-NEWEST:], pool.map(one, batches[-NEWEST:]), strict=True)
-            return {batch: entry for batch, entry in found if entry is not None}
+        newest = batches[-NEWEST:]
+        found = zip(newest, in_parallel(one, newest, workers=_READERS), strict=True)
+        return {batch: entry for batch, entry in found if entry is not None}
 
     return Examination(
         tree=tree,

@@ -6,13 +6,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call, UsageError
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.fleet.declared import Finding, check_application, check_declared
 from airflow_ckpt_provider.fleet.discovery import State, discover
 from airflow_ckpt_provider.json_text import load_json
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.redaction import redacted
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.streams.first_file import first_file, free_name

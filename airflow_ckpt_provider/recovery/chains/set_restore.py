@@ -12,8 +12,8 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.records import new_plan_id
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.sets import LATEST_SET, find_set
-from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.parallel import WORKERS
 from airflow_ckpt_provider.recovery.chains.plan import JointPlan
 from airflow_ckpt_provider.recovery.chains.sealed import not_ended, part_ids
 from airflow_ckpt_provider.recovery.chains.set_plan import SetPart, SetRestorePlan

@@ -15,7 +15,6 @@ from typing import Any, Generic, Protocol, TypeVar
 from airflow_ckpt_provider.backup.beside import repository_for_change
 from airflow_ckpt_provider.backup.records import new_plan_id
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.change.fence import Fence, fenced
 from airflow_ckpt_provider.change.plan import Plan
 from airflow_ckpt_provider.change.rest import RestProof, RestRule, prove_rest
@@ -28,6 +27,7 @@ from airflow_ckpt_provider.errors import (
     RefusedError,
     SealedError,
 )
+from airflow_ckpt_provider.parallel import WORKERS
 from airflow_ckpt_provider.recovery.chains.plan import JointPlan
 from airflow_ckpt_provider.recovery.chains.sealed import (
     Begun,

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.change.fence import Fence
 from airflow_ckpt_provider.change.plan import undo_of
 from airflow_ckpt_provider.change.rest import RestRule
@@ -22,6 +21,7 @@ from airflow_ckpt_provider.change.target import inspect_target
 from airflow_ckpt_provider.change.undo import UndoPlan
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.errors import ChangeRunningError, CkptError, LeaseLostError, NoSuchBackupError, RefusedError
+from airflow_ckpt_provider.parallel import WORKERS
 from airflow_ckpt_provider.recovery.chains.plan import ChainPart, ChainPlan, JointPart, JointPlan
 from airflow_ckpt_provider.recovery.chains.positions import moved_entries
 from airflow_ckpt_provider.recovery.chains.sealed import KINDS, RestOf, find_begun, kept_chain, lift_all, seal_all

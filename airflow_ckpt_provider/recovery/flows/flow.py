@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.backup.flow_path import CHECKPOINTS, FLOW_DEPTH, flow_path
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, UnreadableLogError
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.location import Location
 
 

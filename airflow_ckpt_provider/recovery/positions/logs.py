@@ -12,7 +12,6 @@ from typing import Any
 from airflow_ckpt_provider.backup.content_checks import read_content
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.logs import batch_id_of
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, parse_offsets
@@ -21,6 +20,7 @@ from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query
 from airflow_ckpt_provider.checkpoint.seal import parse_seal
 from airflow_ckpt_provider.checkpoint.sources import SOURCES
 from airflow_ckpt_provider.errors import DamagedBackupError, NotACheckpointError, RefusedError, UnreadableLogError
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.location import Location
 
 

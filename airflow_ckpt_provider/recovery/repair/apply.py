@@ -10,12 +10,12 @@ from typing import Any
 from airflow_ckpt_provider.backup.beside import repair_place
 from airflow_ckpt_provider.backup.claims import entries_in_use
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import WORKERS
 from airflow_ckpt_provider.change.engine import Change
 from airflow_ckpt_provider.change.rest import RestProof, RestRule
 from airflow_ckpt_provider.change.stopping import stop_plan_and_apply
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.parallel import WORKERS
 from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
 from airflow_ckpt_provider.recovery.repair.plan import RepairPlan
 

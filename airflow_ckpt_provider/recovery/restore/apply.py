@@ -6,13 +6,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from airflow_ckpt_provider.backup.claims import in_use
+from airflow_ckpt_provider.backup.copy_progress import OnProgress
 from airflow_ckpt_provider.backup.file_table import kept_in_memory
 from airflow_ckpt_provider.backup.kept_contents import KeptContents, fit
-from airflow_ckpt_provider.backup.transfer import WORKERS, OnProgress
 from airflow_ckpt_provider.change.engine import Change
 from airflow_ckpt_provider.change.rest import RestProof, RestRule
 from airflow_ckpt_provider.change.write_engine import WriteEngine
 from airflow_ckpt_provider.errors import RefusedError
+from airflow_ckpt_provider.parallel import WORKERS
 from airflow_ckpt_provider.recovery.outcome import RecoveryOutcome
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan, restore_command
 from airflow_ckpt_provider.storage.location import Location

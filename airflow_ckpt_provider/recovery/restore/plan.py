@@ -16,7 +16,6 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.notes import note_damage
 from airflow_ckpt_provider.backup.pack_reads import MovedContents
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import in_order, side_by_side
 from airflow_ckpt_provider.backup.unchanged import COMMIT_FILE, written_as
 from airflow_ckpt_provider.backup.verify import check_structure, refuse_findings
 from airflow_ckpt_provider.change.edits import Edits, Write, entry_writes, literal_writes
@@ -31,6 +30,7 @@ from airflow_ckpt_provider.checkpoint.offsets import OFFSETS
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import StorageError, command
 from airflow_ckpt_provider.fingerprint import fingerprint_of
+from airflow_ckpt_provider.parallel import in_order, side_by_side
 from airflow_ckpt_provider.recovery.flows.flow import flow_words
 from airflow_ckpt_provider.recovery.restore.sink_answer import SinkAnswer
 from airflow_ckpt_provider.sinks.report import WITHOUT_MEMORY

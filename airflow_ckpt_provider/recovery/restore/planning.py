@@ -13,7 +13,6 @@ from airflow_ckpt_provider.backup.identity import is_same_stream
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.records import new_plan_id
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import check_structure, refuse_damage
 from airflow_ckpt_provider.change.plan import chain_command, undo_command
 from airflow_ckpt_provider.change.sealing import sealed_by_another
@@ -22,6 +21,7 @@ from airflow_ckpt_provider.change.target import Target, check_alone, inspect_tar
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import RefusedError, SealedError, UnreadableLogError
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.recovery.restore.plan import INTO_EMPTY, REPLACING, RestorePlan, restore_command
 from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place, relocated, spark_uri
 from airflow_ckpt_provider.recovery.restore.safety import kept_by_earlier_version

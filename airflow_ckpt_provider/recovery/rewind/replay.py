@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, SourceOffset, parse_offsets
 from airflow_ckpt_provider.checkpoint.source_offsets import (
     FileOffset,
@@ -16,6 +15,7 @@ from airflow_ckpt_provider.checkpoint.source_offsets import (
 from airflow_ckpt_provider.checkpoint.tempo import batch_seconds
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError
+from airflow_ckpt_provider.parallel import in_parallel
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import SAFETY_SUFFIX, Repository
 from airflow_ckpt_provider.backup.repository_check import readable_manifests
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.checkpoint.closure import resolve_closure
 from airflow_ckpt_provider.checkpoint.commits import COMMITS
 from airflow_ckpt_provider.checkpoint.doctor.operators import is_repartition
@@ -20,6 +19,7 @@ from airflow_ckpt_provider.checkpoint.offsets import OFFSETS, OffsetEntry, Sourc
 from airflow_ckpt_provider.checkpoint.seal import parse_seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError, RefusedError
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.units import is_number
 
 log = logging.getLogger(__name__)

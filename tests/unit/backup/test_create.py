@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.backup import create as module
+from airflow_ckpt_provider.backup.copy_progress import CopyProgress
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import CopyProgress
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import (

@@ -28,13 +28,13 @@ from airflow_ckpt_provider.backup.prune import apply_prune, plan_prune
 from airflow_ckpt_provider.backup.repository import Repository, raise_format
 from airflow_ckpt_provider.backup.repository_check import check_repository
 from airflow_ckpt_provider.backup.repository_repair import apply_objects_repair, plan_objects_repair
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.backup.verify_repository import verify_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.cli.main import main
 from airflow_ckpt_provider.errors import RefusedError, RepositoryError
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.local_store import LocalStore

@@ -33,11 +33,11 @@ from airflow_ckpt_provider.backup.prune import MaxUnused, apply_prune, plan_prun
 from airflow_ckpt_provider.backup.repository import Repository, raise_format
 from airflow_ckpt_provider.backup.repository_repair import apply_objects_repair, plan_objects_repair
 from airflow_ckpt_provider.backup.retention import Policy
-from airflow_ckpt_provider.backup.transfer import in_order
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.backup.verify_repository import verify_repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, StorageError
+from airflow_ckpt_provider.parallel import in_order
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.planning import plan_restore
 from airflow_ckpt_provider.storage.local_store import LocalStore

@@ -10,14 +10,14 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from airflow_ckpt_provider.backup import lease, pack_use, transfer
+from airflow_ckpt_provider import parallel
+from airflow_ckpt_provider.backup import lease, pack_use
 from airflow_ckpt_provider.backup import repository as repositories
 from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.expire import apply_expire
@@ -32,7 +32,6 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError, NoSuchBackupError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore
 from airflow_ckpt_provider.recovery.restore.planning import plan_restore
-from airflow_ckpt_provider.storage import packs
 from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import files_in
 from tests.support.checkpoints import batch_metadata, commit_log, metadata, offsets_log, plant
@@ -124,8 +123,7 @@ class Stream(RuleBasedStateMachine):
         self.place = self.base / "backups"
         # One request at a time for each actor, or what happens would depend on Python's threads.
         self.patches = pytest.MonkeyPatch()
-        for module in (transfer, packs):
-            self.patches.setattr(module, "ThreadPoolExecutor", lambda max_workers: ThreadPoolExecutor(1))
+        self.patches.setattr(parallel, "_MOST", 1)
         self.patches.setattr(lease, "_RENEW_EVERY", 10_000.0)
         self.patches.setattr(repositories, "DEFAULT_FORMAT", self.format)
         self.patches.setattr(pack_use, "MERGED_FROM", 2)  # small packs are merged, too

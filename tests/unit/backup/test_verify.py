@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_ckpt_provider.backup.content_checks import content_damage
+from airflow_ckpt_provider.backup.copy_progress import CopyProgress
 from airflow_ckpt_provider.backup.damaged import Damage
 from airflow_ckpt_provider.backup.file_entry import FileEntry
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import CopyProgress
 from airflow_ckpt_provider.backup.verify import ReadData, VerifyReport, verify_backup
 from airflow_ckpt_provider.errors import RefusedError, StorageError
 from airflow_ckpt_provider.storage.location import Location

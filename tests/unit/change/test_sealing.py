@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from airflow_ckpt_provider.backup.records import new_plan_id
-from airflow_ckpt_provider.backup.transfer import in_parallel
 from airflow_ckpt_provider.change.plan_seal import seal_for_plan
 from airflow_ckpt_provider.change.sealing import put_seal, remove_seal, seal, sealed_by_another, unseal
 from airflow_ckpt_provider.change.target import inspect_target
@@ -17,6 +16,7 @@ from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.checkpoint.logs import HIGHEST
 from airflow_ckpt_provider.checkpoint.seal import Seal, parse_seal
 from airflow_ckpt_provider.errors import NotACheckpointError, RefusedError, SealedError, StorageError
+from airflow_ckpt_provider.parallel import in_parallel
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.units import format_time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_ckpt_provider.backup.transfer import CopyProgress
+from airflow_ckpt_provider.backup.copy_progress import CopyProgress
 from airflow_ckpt_provider.operators.progress_log import ProgressLog
 
 

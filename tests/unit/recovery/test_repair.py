@@ -375,7 +375,7 @@ KILLED = {
 def test_killed_at_every_write(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At every moment as before, sealed, or repaired; and the same command ends it as if it had never been stopped."""
     # One after the other, so that a number of writes is always the same ones.
-    monkeypatch.setattr("airflow_ckpt_provider.backup.transfer.ThreadPoolExecutor", _OneByOne)
+    monkeypatch.setattr("airflow_ckpt_provider.parallel._MOST", 1)
     kind, damage, with_backup = KILLED[case]
     # Without Hadoop's hidden checksums: a seal on their path takes one with it.
     of = {path: content for path, content in sample("4.0.0", kind).files.items() if "/." not in path}
@@ -422,30 +422,6 @@ def test_killed_at_every_write(case: str, monkeypatch: pytest.MonkeyPatch) -> No
 def _harmful(place: Location) -> list[str]:
     found = Checkpoint.at(place).diagnose()
     return [f.message for f in found if f.severity in (Severity.SILENT, Severity.ERROR)]
-
-
-class _OneByOne:
-    """A pool that does everything at once, in order."""
-
-    def __init__(self, max_workers: int) -> None:
-        pass
-
-    def __enter__(self) -> _OneByOne:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def shutdown(self, **options: bool) -> None:
-        pass
-
-    def submit(self, work: Callable[..., object], *items: object) -> object:
-        from concurrent.futures import Future
-
-        future: Future[object] = Future()
-        future.set_running_or_notify_cancel()
-        future.set_result(work(*items))
-        return future
 
 
 def test_gone_on_with_only_with_the_same_repository(tmp_path: Path) -> None:

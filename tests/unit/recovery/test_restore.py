@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from airflow_ckpt_provider.backup.copy_progress import CopyProgress
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.backup.transfer import CopyProgress
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import DamagedBackupError, StorageError
 from airflow_ckpt_provider.recovery.restore.apply import apply_restore

@@ -1,12 +1,11 @@
-"""Many files at once: what creating, verifying and restoring a backup have in common."""
+"""Many requests at once: a store is far away, and its files are small."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sized
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from itertools import chain, islice
+from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -15,47 +14,37 @@ Other = TypeVar("Other")
 
 #: Requests under way at once. Small objects dominate, so it is latency that has to be hidden.
 WORKERS = 64
+#: Threads of one call, whatever is asked for.
+_MOST = 1024
 #: Seconds in which a few files of a local disk are done. All 64 threads have begun after seven of them.
 _PAUSE = 0.0003
 
 
-@dataclass(frozen=True, slots=True)
-class CopyProgress:
-    """How far a long piece of work is."""
-
-    files_done: int
-    files_total: int
-    bytes_done: int
-    bytes_total: int
-
-
-OnProgress = Callable[[CopyProgress], None]
-
-
-class Meter:
-    """Counts what is done and informs whoever wants to know. May be used from several threads.
-
-    :param on_progress: called after each file, or ``None``.
-    """
-
-    def __init__(self, on_progress: OnProgress | None, *, files: int, size: int) -> None:
-        self._on_progress = on_progress
-        self._lock = threading.Lock()
-        self._progress = CopyProgress(0, files, 0, size)
-
-    def add(self, size: int, files: int = 1) -> None:
-        """Count one more file, or several, of ``size`` bytes."""
-        with self._lock:
-            p = self._progress
-            self._progress = CopyProgress(p.files_done + files, p.files_total, p.bytes_done + size, p.bytes_total)
-            if self._on_progress:
-                self._on_progress(self._progress)
-
-
 def side_by_side(first: Callable[[], One], second: Callable[[], Other]) -> tuple[One, Other]:
-    """Do two things at once that wait for different answers."""
-    one, other = in_parallel(lambda work: work(), cast(list[Callable[[], Any]], [first, second]), workers=2)
-    return one, other
+    """Do two things at once that wait for different answers; the second one in the calling thread.
+
+    If both fail, the error of the second is raised.
+    """
+    if _MOST == 1:
+        return first(), second()
+    answers: list[One] = []
+    failed: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            answers.append(first())
+        except BaseException as e:
+            failed.append(e)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        other = second()
+    finally:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return answers[0], other
 
 
 def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, workers: int = WORKERS) -> list[Result]:
@@ -80,6 +69,13 @@ def in_order(
     :param take: given each result, by one thread at a time.
     """
     numbered = enumerate(items)
+    if isinstance(items, Sized):
+        most = len(items)
+    else:
+        begin = list(islice(numbered, 2))
+        most = workers if len(begin) == 2 else 1
+        numbered = chain(begin, numbered)  # type: ignore[assignment]
+    most = min(workers, most, _MOST)
     results: dict[int, Result] = {}
     taken = 0
     failed: list[BaseException] = []
@@ -113,20 +109,22 @@ def in_order(
 
     # To start a thread costs more than a file on a local disk: none for one item, and no more once the last has begun. So there
     # are twice as many each time, with a pause before.
-    threads = min(workers, len(items)) if isinstance(items, Sized) else workers
-    if threads <= 1:
+    if most <= 1:
         take_turns()
     else:
-        with ThreadPoolExecutor(max_workers=threads) as pool:
-            try:
-                workers_begun: list[Future[None]] = []
-                while len(workers_begun) < threads and not (all_begun or failed):
-                    more = min(len(workers_begun) or 1, threads - len(workers_begun))
-                    workers_begun += [pool.submit(take_turns) for _ in range(more)]
-                    wait(workers_begun, timeout=_PAUSE)
-                wait(workers_begun)
-            except BaseException as e:  # Ctrl-C: what has not begun must not
-                failed.append(e)
-                raise
+        threads: list[threading.Thread] = []
+        try:
+            while len(threads) < most and not (all_begun or failed):
+                for _ in range(min(len(threads) or 1, most - len(threads))):
+                    thread = threading.Thread(target=take_turns)
+                    thread.start()
+                    threads.append(thread)
+                threads[0].join(_PAUSE)
+        except BaseException as e:  # Ctrl-C: what has not begun must not
+            failed.append(e)
+            raise
+        finally:
+            for thread in threads:
+                thread.join()
     if failed:
         raise failed[0]

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_ckpt_provider.parallel import in_parallel, side_by_side
+
+
+def test_results_in_the_order_of_the_items() -> None:
+    gate = threading.Barrier(4)
+
+    def work(item: int) -> int:
+        gate.wait(10)  # all four are under way at once, or this fails
+        return item * 10
+
+    assert in_parallel(work, [3, 1, 2, 0], workers=4) == [30, 10, 20, 0]
+
+
+def test_nothing_to_do() -> None:
+    assert in_parallel(str, []) == []
+
+
+@pytest.mark.parametrize(("items", "workers"), [([1], 64), ([1, 2, 3], 1)])
+def test_no_thread_is_started_for_one_at_a_time(items: list[int], workers: int) -> None:
+    here = threading.current_thread()
+    assert in_parallel(lambda _: threading.current_thread(), items, workers=workers) == [here] * len(items)
+
+
+def test_after_an_error_nothing_new_is_begun() -> None:
+    begun: list[int] = []
+    never = threading.Event()
+
+    def work(item: int) -> None:
+        begun.append(item)
+        if item == 2:
+            raise FileNotFoundError("the third")
+        if item > 2:
+            never.wait(0.02)  # long enough for the error to be seen before the queue is worked off
+
+    with pytest.raises(FileNotFoundError, match="the third"):
+        in_parallel(work, range(200), workers=1)
+    assert begun[:3] == [0, 1, 2]
+    assert len(begun) < 200
+
+
+def test_what_is_under_way_is_waited_for() -> None:
+    ended = threading.Event()
+    failed = threading.Event()
+
+    def work(item: int) -> None:
+        if item == 0:
+            assert failed.wait(10)
+            ended.set()
+        else:
+            failed.set()
+            raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        in_parallel(work, [0, 1], workers=2)
+    assert ended.is_set()
+
+
+@pytest.mark.parametrize("items", [[], [7]])
+def test_no_thread_is_started_for_a_generator_of_one_item(items: list[int]) -> None:
+    here = threading.current_thread()
+    assert in_parallel(lambda _: threading.current_thread(), iter(items)) == [here] * len(items)
+
+
+def test_items_of_a_generator_are_worked_on_at_once() -> None:
+    gate = threading.Barrier(3)
+    assert in_parallel(lambda item: (gate.wait(10) >= 0, item), iter([3, 1, 2])) == [(True, 3), (True, 1), (True, 2)]
+
+
+def test_a_generator_that_fails_later() -> None:
+    done: list[int] = []
+
+    def items() -> Iterator[int]:
+        yield from (1, 2, 3)
+        raise OSError("no more of the listing")
+
+    with pytest.raises(OSError, match="no more of the listing"):
+        in_parallel(done.append, items(), workers=2)
+    assert set(done) <= {1, 2, 3}
+
+
+class TestSideBySide:
+    def test_both_wait_for_each_other(self) -> None:
+        gate = threading.Barrier(2)
+        first, second = side_by_side(lambda: (gate.wait(10), "one")[1], lambda: (gate.wait(10), "two")[1])
+        assert (first, second) == ("one", "two")
+
+    @pytest.mark.parametrize("fails", [0, 1])
+    def test_an_error_is_raised_once_both_have_ended(self, fails: int) -> None:
+        failed, ended = threading.Event(), threading.Event()
+
+        def failing() -> None:
+            failed.set()
+            raise OSError("full")
+
+        def other() -> None:
+            assert failed.wait(10)
+            ended.set()
+
+        with pytest.raises(OSError, match="full"):
+            side_by_side(*((failing, other) if fails == 0 else (other, failing)))
+        assert ended.is_set()
+
+    def test_of_two_errors_that_of_the_second_is_raised(self) -> None:
+        with pytest.raises(KeyError):
+            side_by_side(lambda: int("x"), lambda: {}["y"])
