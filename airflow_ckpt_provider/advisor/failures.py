@@ -8,6 +8,8 @@ from itertools import islice
 from typing import Any
 
 from airflow_ckpt_provider.advisor.advice import recovery_advice
+from airflow_ckpt_provider.errors import CkptError
+from airflow_ckpt_provider.lakeflow.rewind_refusals import explain_refusal
 from airflow_ckpt_provider.lakeflow.workspace import Workspace
 
 #: Events of level ERROR that are read; the interface cannot filter by update.
@@ -21,11 +23,14 @@ def errors_of(workspace: Workspace, pipeline_id: str, update_ids: Sequence[str])
 
 
 def why_it_failed(workspace: Workspace, pipeline_id: str, update_ids: Sequence[str]) -> str:
-    """Return what the event log says about the failure of an update, with what to do.
+    """Return what the event log says about the failure of an update, with what to do; or that it could not be read.
 
     :param update_ids: the update and those in its place.
     """
-    events = errors_of(workspace, pipeline_id, update_ids)
+    try:
+        events = errors_of(workspace, pipeline_id, update_ids)
+    except CkptError as e:
+        return f"the event log could not be read: {e.message}"
     if not events:
         return "the event log has no error of it"
     # That of the flow says more than that of the update, which only repeats it.
@@ -33,8 +38,9 @@ def why_it_failed(workspace: Workspace, pipeline_id: str, update_ids: Sequence[s
     lines = [f"{flow_of(told)}{told.get('message') or 'no message'}"]
     for exception in (told.get("error") or {}).get("exceptions") or ():
         lines.append(f"{exception.get('class_name') or 'exception'}: {exception.get('message') or ''}")
+    refusal = explain_refusal("\n".join(lines))
     advice = recovery_advice(json.dumps(told))
-    return "\n".join([*lines, advice.to_text()])
+    return "\n".join([*([refusal] if refusal else []), *lines, advice.to_text()])
 
 
 def flow_of(event: dict[str, Any]) -> str:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_ckpt_provider import __version__
-from airflow_ckpt_provider.backup.claims import Claim, claimed, in_use
+from airflow_ckpt_provider.backup.claims import Claim, claimed
 from airflow_ckpt_provider.backup.closure_copy import Copied, Pinned, copy_closures, nothing_committed, pin
 from airflow_ckpt_provider.backup.copy_progress import OnProgress
 from airflow_ckpt_provider.backup.damaged import read_damaged
@@ -195,9 +194,7 @@ def create_backup(
         )
         if not same:
             return None
-        with in_use(repository, same, what="backup", made_by=made_by) if immutable_for is not None else nullcontext():
-            immutability.lock_objects(same)  # no prune deletes what is being locked
-            until = immutability.lock_manifest(same)
+        until = immutability.lock_again(same, made_by=made_by)
         return BackupResult(same, 0, 0, time.monotonic() - began, unchanged=True, immutable_until=until)
 
     first = given or name_of(checkpoint.location.name)

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from airflow_ckpt_provider.backup.claims import in_use
 from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.marker import MARKER
@@ -101,6 +102,20 @@ class Immutability:
         place = self.repository.location
         signed = () if self.length is None else place.list(f"{SIGNATURES}/{manifest.path}").files
         return self._lock([manifest.path, *(file.path for file in signed)])
+
+    def lock_again(self, manifest: Manifest, *, made_by: str) -> datetime | None:
+        """Lock a backup that is there already; no prune deletes meanwhile what is being locked.
+
+        :param manifest: of the backup.
+        :param made_by: the run or user that locks it.
+        :return: until when; ``None`` where nothing is locked.
+        :raises NoSuchBackupError: the backup was removed since the manifest was read.
+        """
+        if self.length is None:
+            return None
+        with in_use(self.repository, manifest, what="backup", made_by=made_by):
+            self.lock_objects(manifest)
+            return self.lock_manifest(manifest)
 
     def _lock(self, paths: Iterable[str]) -> datetime | None:
         if self.length is None:

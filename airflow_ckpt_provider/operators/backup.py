@@ -173,19 +173,23 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
             manifest.backup_id,
             manifest.batch_id,
         )
-        return self._old(manifest, repository, already_done=True)
+        return self._locked_again(manifest, repository, context, already_done=True)
 
     def _workers(self) -> int:
         return whole_number(self.workers, "workers", least=1) or WORKERS
 
-    def _old(self, manifest: Manifest, repository: Repository, **why: bool) -> dict[str, Any]:
-        """The summary of a backup that was there already, locked again."""
+    def _locked_again(
+        self, manifest: Manifest, repository: Repository, context: Context, **why: bool
+    ) -> dict[str, Any]:
+        """The summary of a backup that was there already, locked for as long as a new one would be."""
         from airflow_ckpt_provider.backup.immutability import Immutability
 
         immutability = Immutability(repository, self._immutable_for(), self._workers())
         immutability.check()
-        immutability.lock_objects(manifest)
-        until = immutability.lock_manifest(manifest)
+        until = immutability.lock_again(manifest, made_by=made_by(context))
+        return self._old(manifest, repository, until, **why)
+
+    def _old(self, manifest: Manifest, repository: Repository, until: datetime | None, **why: bool) -> dict[str, Any]:
         return self._summary(
             manifest, repository, copied_files=0, copied_bytes=0, seconds=0.0, immutable_until=until, way=None, **why
         )
@@ -220,7 +224,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
         skips = flag(self.skip_if_unchanged, "skip_if_unchanged")
         chosen = self._engine()
         if chosen == "spark":
-            return self._take_on_spark(checkpoint, repository, about, skips=skips)
+            return self._take_on_spark(checkpoint, repository, about, context, skips=skips)
         threads = Threads(self._workers())
         try:
             result = create_backup(
@@ -234,9 +238,10 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
             )
         except TooMuchForThreadsError as e:
             self.log.info("%d files, %s, are to be copied: Spark takes this backup", e.files, format_size(e.size))
-            return self._take_on_spark(checkpoint, repository, about, skips=False)
+            return self._take_on_spark(checkpoint, repository, about, context, skips=False)
         if result.unchanged:
-            return self._not_taken(result.manifest, repository)
+            self._say_unchanged(result.manifest)
+            return self._old(result.manifest, repository, result.immutable_until, unchanged=True)
         self.log.info(
             "Backup %s of %s holds batch %d: %d files, %s. Of these, %d files, %s, were copied now, in %.1f s.",
             result.backup_id,
@@ -258,16 +263,15 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
             way=result.way,
         )
 
-    def _not_taken(self, manifest: Manifest, repository: Repository) -> dict[str, Any]:
+    def _say_unchanged(self, manifest: Manifest) -> None:
         self.log.info(
             "Nothing was committed since backup %s of batch %d: no new one is taken",
             manifest.backup_id,
             manifest.batch_id,
         )
-        return self._old(manifest, repository, unchanged=True)
 
     def _take_on_spark(
-        self, checkpoint: Checkpoint, repository: Repository, about: dict[str, Any], *, skips: bool
+        self, checkpoint: Checkpoint, repository: Repository, about: dict[str, Any], context: Context, *, skips: bool
     ) -> dict[str, Any]:
         from airflow_ckpt_provider.backup.immutability import Immutability
         from airflow_ckpt_provider.backup.stream_names import stream_name
@@ -284,7 +288,8 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
             with_sources=text(self.kafka_config_id) is not None,
         )
         if same:
-            return self._not_taken(same, repository)
+            self._say_unchanged(same)
+            return self._locked_again(same, repository, context, unchanged=True)
         if text(self.kafka_config_id) is not None:
             self.log.warning("The identity of the Kafka topics is not recorded in a backup that Spark takes.")
         arguments = arguments_for(required(self.checkpoint, "checkpoint"), repository, **about)

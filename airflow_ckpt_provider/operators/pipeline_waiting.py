@@ -31,7 +31,6 @@ from airflow_ckpt_provider.lakeflow.following import (
 from airflow_ckpt_provider.lakeflow.one_update import make_room, seen_through, start_in_room, stop_ours
 from airflow_ckpt_provider.lakeflow.plan import PipelinePlan
 from airflow_ckpt_provider.lakeflow.request import StartRequest
-from airflow_ckpt_provider.lakeflow.rewind_refusals import explain_refusal
 from airflow_ckpt_provider.lakeflow.starting import RetryPolicy, Started, start_once
 from airflow_ckpt_provider.lakeflow.updates import RUNNING
 from airflow_ckpt_provider.links.pipeline_update import PipelineUpdateLink
@@ -344,13 +343,8 @@ class PipelineOperator(TextOperator):
             hint = "see in the event log what it has done, and clear this task: it plans again"
             message = f"pipeline {pipeline_id}: {answer.message}: {who}\nHINT: {hint}"
         else:
-            try:
-                why = why_it_failed(self.workspace, pipeline_id, answer.memory.update_ids)
-            except CkptError as e:
-                why = f"the event log could not be read: {e.message}"
-            message = f"pipeline {pipeline_id}: {answer.message}\n{explain_refusal(why) or ''}\n{why}".replace(
-                "\n\n", "\n"
-            )
+            why = why_it_failed(self.workspace, pipeline_id, answer.memory.update_ids)
+            message = f"pipeline {pipeline_id}: {answer.message}\n{why}"
         result, words = self._left()
         if "ti" in context:
             # A task that fails has no result of its own accord, and this one is for whoever is informed of the failure.

@@ -12,7 +12,6 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_ckpt_provider.advisor.failures import why_it_failed
 from airflow_ckpt_provider.errors import (
-    CkptError,
     NoSuchPipelineError,
     RefusedError,
     WorkspaceError,
@@ -181,10 +180,7 @@ class PipelineUpdateSensor(TextOperator, BaseSensorOperator):
         pipeline_id, _ = self._update()
         why = "somebody stopped it"
         if answer.progress is Progress.FAILED:
-            try:
-                why = why_it_failed(self._workspace, pipeline_id, self._seen.update_ids)
-            except CkptError as e:
-                why = f"the event log could not be read: {e.message}"
+            why = why_it_failed(self._workspace, pipeline_id, self._seen.update_ids)
         raise AirflowFailException(f"pipeline {pipeline_id}: {answer.message}\n{why}")
 
     def _recall(self, context: Context) -> None:

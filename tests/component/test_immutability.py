@@ -6,13 +6,17 @@ import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from airflow_ckpt_provider.backup.claims import open_claims
 from airflow_ckpt_provider.backup.create import BackupResult, create_backup
 from airflow_ckpt_provider.backup.expire import apply_expire
 from airflow_ckpt_provider.backup.expire_plan import ExpirePlan, plan_expire
+from airflow_ckpt_provider.backup.immutability import Immutability
+from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.prune import apply_prune, plan_prune
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.retention import Policy
@@ -26,7 +30,7 @@ from airflow_ckpt_provider.storage.packs import file_of
 from airflow_ckpt_provider.storage.signatures import Signing, new_signing_key, public_key
 from tests.support.backups import stream
 from tests.support.checkpoints import contents, plant, rocksdb_aggregation
-from tests.support.command_line import run
+from tests.support.command_line import run as command
 from tests.support.s3_server import ADMIN, RESTRICTED, S3Server
 
 DAY = timedelta(days=1)
@@ -273,11 +277,48 @@ def test_from_the_shell(vault: Vault) -> None:
         word for each in [*given, 'client_kwargs={"region_name": "us-east-1"}'] for word in ("--storage-option", each)
     ]
     places = (f"s3://{vault.bucket}/orders", f"s3://{vault.bucket}/backups")
-    assert run("init", places[1], *words).code == 0
-    finished = run("backup", *places, "--immutable-for", "30d", "--json", *words)
+    assert command("init", places[1], *words).code == 0
+    finished = command("backup", *places, "--immutable-for", "30d", "--json", *words)
     assert finished.code == 0, finished.err
     assert about(datetime.fromisoformat(finished.document["immutable_until"]), datetime.now(UTC) + 30 * DAY)
-    assert "locked until" in run("backup", *places, "--immutable-for", "30d", "--skip-if-unchanged", *words).out
+    assert "locked until" in command("backup", *places, "--immutable-for", "30d", "--skip-if-unchanged", *words).out
+
+
+@pytest.fixture
+def unclaimed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Backups whose objects were locked while a prune might have deleted them."""
+    found: list[str] = []
+    lock_objects = Immutability.lock_objects
+
+    def watched(self: Immutability, manifest: Manifest) -> None:
+        if not open_claims(self.repository, manifest.name):
+            found.append(manifest.backup_id)
+        lock_objects(self, manifest)
+
+    monkeypatch.setattr(Immutability, "lock_objects", watched)
+    return found
+
+
+def test_a_task_that_is_tried_again_locks_what_no_prune_deletes_meanwhile(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch, unclaimed: list[str]
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_VAULT", vault.server.airflow_connection())
+    vault.checkpoint(4)
+    where = {"checkpoint": f"s3://{vault.bucket}/orders", "repository": f"s3://{vault.bucket}/backups"}
+    conn: dict[str, Any] = {"checkpoint_conn_id": "vault", "repository_conn_id": "vault"}
+    operator = CheckpointBackupOperator(
+        task_id="b", immutable_for=2 * DAY, skip_if_unchanged=True, create=True, **where, **conn
+    )
+    about = {"dag_id": "nightly", "run_id": "r1", "task_id": "b", "map_index": -1, "xcom_push": lambda key, value: None}
+    told = [operator.execute({"ti": SimpleNamespace(**about, try_number=number)}) for number in (1, 2)]  # type: ignore[arg-type]
+    told.append(operator.execute({}))
+    assert [(each["already_done"], each["unchanged"]) for each in told] == [
+        (False, False),
+        (True, False),
+        (False, True),
+    ]
+    assert all(each["immutable_until"] for each in told)
+    assert unclaimed == []
 
 
 def test_from_a_dag(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,7 @@ def expire(call: Call) -> Answer:
     if pruning:
         # Again: a backup that was held meanwhile keeps its objects.
         pruning = plan_prune(repository, name=args.name, max_unused=limit)
+        document["prune"] = pruning.to_json()
         document["prune_outcome"] = _pruned(call, repository, pruning)
     return Answer(document, findings=findings)
 

@@ -16,7 +16,7 @@ from airflow_ckpt_provider.cli.databricks_client import DatabricksClient, open_c
 from airflow_ckpt_provider.cli.earlier_run import EarlierRun, forgotten, outcome
 from airflow_ckpt_provider.cli.pipeline_notes import FileMemos
 from airflow_ckpt_provider.cli.pipeline_words import in_shell, words_of_the_shell
-from airflow_ckpt_provider.errors import CkptError, RefusedError
+from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
 from airflow_ckpt_provider.json_text import load_json
 from airflow_ckpt_provider.lakeflow.blocking_run import BlockingRun, UpdateFailedError
@@ -35,7 +35,6 @@ from airflow_ckpt_provider.lakeflow.refresh_plan import plan_pipeline_refresh, w
 from airflow_ckpt_provider.lakeflow.request import FULL_REFRESH, REFRESH, RESET, StartRequest
 from airflow_ckpt_provider.lakeflow.reset_plan import Merged, plan_pipeline_reset
 from airflow_ckpt_provider.lakeflow.rewind_plan import plan_pipeline_rewind, rewind_datasets, rewind_spec, rewind_time
-from airflow_ckpt_provider.lakeflow.rewind_refusals import explain_refusal
 from airflow_ckpt_provider.lakeflow.settings import (
     changed_by,
     merge_configuration,
@@ -373,7 +372,7 @@ def _carried_out(
             client,
             plan.pipeline_id,
             memos,
-            why=lambda ids: _why(client, plan.pipeline_id, ids),
+            why=lambda ids: why_it_failed(client, plan.pipeline_id, ids),
             interval=args.poll,
             timeout=args.timeout,
         )
@@ -423,14 +422,6 @@ def _forget(call: Call, client: DatabricksClient, plan: PipelinePlan, earlier: E
         call.screen.print("The note of the earlier run is removed." if earlier else "There is no note of this command.")
         call.screen.print(terminal.findings([left] if left else []))
     return Answer({"pipeline_id": plan.pipeline_id, **forgotten(earlier, left)})
-
-
-def _why(client: DatabricksClient, pipeline_id: str, update_ids: tuple[str, ...]) -> str:
-    try:
-        why = why_it_failed(client, pipeline_id, update_ids)
-    except CkptError as e:
-        return f"the event log could not be read: {e.message}"
-    return f"{explain_refusal(why) or ''}\n{why}".strip()
 
 
 def _file(name: str) -> Any:

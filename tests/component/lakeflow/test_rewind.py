@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ckpt_provider.lakeflow.rewind_refusals import REFUSALS
 from airflow_ckpt_provider.operators.pipeline_rewind import PipelineRewindOperator
+from airflow_ckpt_provider.sensors.pipeline_update import PipelineUpdateSensor
 from tests.fake_databricks import FakeWorkspace, samples
 from tests.fake_databricks.pipelines import Pipeline
 from tests.support.attempts import Killed, Task
@@ -124,6 +125,11 @@ def test_every_refusal_is_explained(workspace: FakeWorkspace, pipeline: Pipeline
     assert f"{name}: {REFUSALS[name].cause}\nHINT: {REFUSALS[name].way_out}" in str(failed.value)
     assert len(pipeline.updates) == 3
     assert len(ids(workspace)) == 11
+    last = pipeline.updates[-1].update_id
+    waits = {"pipeline_id": pipeline.pipeline_id, "update_id": last, "poll_interval": 0.001}
+    with pytest.raises(AirflowFailException) as seen:
+        Task(lambda: PipelineUpdateSensor(task_id="wait", **waits)).attempt()
+    assert f"{name}: {REFUSALS[name].cause}\nHINT: {REFUSALS[name].way_out}" in str(seen.value)
 
 
 def test_killed_anywhere(workspace: FakeWorkspace, pipeline: Pipeline) -> None:

@@ -1,13 +1,21 @@
-"""``release`` of a backup that an expire was removing."""
+"""Backups that are held or released while an expire removes others."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from airflow_ckpt_provider.backup.notes import HoldEvent, hold_of, write_event
+import pytest
+
+from airflow_ckpt_provider.backup.create import create_backup
+from airflow_ckpt_provider.backup.expire import apply_expire
+from airflow_ckpt_provider.backup.notes import HoldEvent, hold, hold_of, write_event
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.support.command_line import run
+from tests.support.backups import stream
+from tests.support.checkpoints import plant
+from tests.support.command_line import new_repository, run
 from tests.support.json_documents import documented
 
 
@@ -28,3 +36,25 @@ def test_it_is_released_only_if_the_expire_is_dead(repository: Path) -> None:
     released = run("release", repository, backup_id, "--reason", "x", "--expire-is-dead", "ab12", "--json")
     assert (released.code, released.document.keys()) == (0, documented("release").keys())
     assert run("hold", repository, backup_id, "--reason", "x").code == 0
+
+
+def test_an_expire_shows_the_prune_that_it_has_carried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backup is held after the plan: its objects stay, and the document of the command says so."""
+    place = new_repository(tmp_path / "backups")
+    opened = Repository.open(open_location(str(place)))
+    for newest in (4, 9):
+        orders = plant(open_location(str(tmp_path / "orders")), stream(newest))
+        create_backup(Checkpoint.at(orders), opened, name="orders")
+    oldest = opened.read_manifest("orders", opened.backup_ids("orders")[0])
+    options = ("expire", place, "--keep-last", "1", "--prune", "--json")
+    assert run(*options).document["prune"]["objects"] > 0
+
+    def held_meanwhile(*given: Any, **words: Any) -> Any:
+        hold(opened, oldest, reason="audit")
+        return apply_expire(*given, **words)
+
+    monkeypatch.setattr("airflow_ckpt_provider.cli.verbs.expire.apply_expire", held_meanwhile)
+    done = run(*options, "--apply")
+    assert (done.code, done.err) == (0, "")
+    assert [each["backup_id"] for each in done.document["outcome"]["held_meanwhile"]] == [oldest.backup_id]
+    assert (done.document["prune"]["objects"], done.document["prune_outcome"]["objects"]) == (0, 0)
