@@ -15,6 +15,7 @@ from airflow_ckpt_provider.guards.delta_client import TableState
 from airflow_ckpt_provider.guards.delta_log import interval
 from airflow_ckpt_provider.guards.registry import GuardSettings
 from airflow_ckpt_provider.guards.report import Judgement
+from airflow_ckpt_provider.guards.time_left import hours_needed
 from airflow_ckpt_provider.units import format_duration
 from airflow_ckpt_provider.verdict import Verdict
 
@@ -79,7 +80,7 @@ def _judge_downtime(settings: GuardSettings, left: float, setting: str, keeps: f
     needed = settings.max_downtime + settings.buffer
     if left >= needed:
         return None
-    hours = int(-(-(needed - left + keeps) // 3600))
+    hours = hours_needed((needed - left + keeps) * 1000)
     return Judgement(
         settings.if_gone,
         f"the resume point is guaranteed only for {format_duration(max(left, 0.0))}, less than the planned downtime and "

@@ -26,6 +26,7 @@ from airflow_ckpt_provider.guards.iceberg_retention import NOBODY_KNOWS, TimeToE
 from airflow_ckpt_provider.guards.reader_options import located
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, not_guarded
 from airflow_ckpt_provider.guards.report import Judgement, SourceReport
+from airflow_ckpt_provider.guards.time_left import hours_needed
 from airflow_ckpt_provider.source_settings import SourceSettings
 from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.units import format_duration
@@ -145,7 +146,7 @@ class IcebergGuard:
             return
         needed = self._settings.max_downtime + self._settings.buffer
         if left.seconds < needed:
-            hours = -int(-(needed - left.seconds + left.max_age_ms / 1000) // 3600)
+            hours = hours_needed((needed - left.seconds) * 1000 + left.max_age_ms)
             yield Judgement(
                 Verdict.UNKNOWN,
                 f"by {left.limited_by} the snapshots that the stream needs are kept for "

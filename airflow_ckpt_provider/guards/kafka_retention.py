@@ -7,15 +7,14 @@ are added: the estimate. Limits by size depend on what producers will send, so t
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_ckpt_provider.guards.kafka_log import LogEnds, Record, TopicConfig
+from airflow_ckpt_provider.guards.time_left import hours_needed
 from airflow_ckpt_provider.units import format_size
 
 _HOUR_MS = 3_600_000
-_MINUTE_MS = 60_000
 #: Bytes that Kafka's format adds to a record, about.
 _OVERHEAD = 12
 #: Producers whose newest record is older than this part of the retention may write records that are deleted at once.
@@ -193,14 +192,12 @@ def _span(config: TopicConfig, rate: float | None, sample: Record | None) -> flo
 def retention_needed_ms(needed_seconds: float, *, oldest_unread_ms: int | None, now_ms: int) -> int:
     """Return the ``retention.ms`` with which the oldest unread record outlives a downtime, in whole hours, rounded up.
 
-    A minute is added, for records grow older until it is set and judged again.
-
     :param needed_seconds: the downtime and its buffer, from now on.
     :param oldest_unread_ms: timestamp of the record at the resume point; ``None`` where all is read.
     :param now_ms: the present.
     """
     age = max(0, now_ms - oldest_unread_ms) if oldest_unread_ms is not None else 0
-    return math.ceil((age + needed_seconds * 1000 + _MINUTE_MS) / _HOUR_MS) * _HOUR_MS
+    return hours_needed(age + needed_seconds * 1000) * _HOUR_MS
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -105,6 +105,19 @@ class TestTimeLeft:
         os.utime(commit(table, 1), (day_ago, day_ago))  # of the newest batch: asked for at the start
         assert judge(ck, table, max_downtime=86400.0).verdict is Verdict.WILL_FAIL
 
+    @pytest.mark.parametrize(("minutes", "hours"), [(55.0, 26), (59.5, 27)])
+    def test_the_retention_named_is_enough_a_minute_later(
+        self, minutes: float, hours: int, tmp_path: Path, ck: Path
+    ) -> None:
+        """The log is 59 and a half minutes old: 26 hours were named, and 27 once they were set."""
+        table = new_table(tmp_path / "short", 4, configuration={"delta.logRetentionDuration": "interval 1 day"})
+        delta_checkpoint(ck, table, 2)
+        ago = time.time() - minutes * 60
+        for version in range(4):
+            os.utime(commit(table, version), (ago, ago))
+        report = judge(ck, table, max_downtime=86400.0, buffer=3600.0)
+        assert f"delta.logRetentionDuration = 'interval {hours} hours' would do" in report.reasons[0]
+
     def test_an_append_is_no_alarm(self, table: Path, ck: Path) -> None:
         delta_checkpoint(ck, table, 2)
         assert judge(ck, table, max_downtime=10 * 86400.0).verdict is Verdict.SAFE

@@ -260,6 +260,12 @@ class TestTimeToExpiry:
         report = judge(table, table.head or 0, max_downtime=90 * self.DAY)
         assert (report.verdict, report.seconds_left, report.facts["limited_by"]) == (Verdict.SAFE, None, "gc.enabled")
 
+    def test_the_age_that_a_planned_downtime_needs_is_enough_a_minute_later(self, table: Table) -> None:
+        self.set(table, max_snapshot_age_ms="1")  # over already
+        for seconds, hours in ((4 * 3600.0 - 65, 4), (4 * 3600.0 - 30, 5)):
+            (reason,) = judge(table, table.head or 0, max_downtime=seconds).reasons
+            assert f"to {hours * 3_600_000} ({hours} hours)" in reason
+
     def test_a_planned_downtime(self, table: Table) -> None:
         head = table.head or 0
         assert judge(table, head, max_downtime=4 * self.DAY).verdict is Verdict.SAFE

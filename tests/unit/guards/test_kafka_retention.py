@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from airflow_ckpt_provider.guards.kafka_log import LogEnds, Record, TopicConfig
 from airflow_ckpt_provider.guards.kafka_retention import Movement, TimeToLoss, retention_needed_ms, time_to_loss
+from airflow_ckpt_provider.guards.time_left import hours_needed
 
 _HOUR = 3_600_000
 _NOW = 1_800_000_000_000
@@ -153,6 +154,12 @@ def test_bounds_are_ordered(age: int, retention: int, segment: int, newest: int)
     assert found.estimate is not None
     assert 0 <= found.at_least <= found.estimate
     assert found.at_least == max(0, (retention - age) / 1000)
+
+
+@pytest.mark.parametrize(("needed", "hours"), [(59 * 60, 1), (59 * 60 + 1, 2), (3600, 2), (0, 1)])
+def test_a_minute_is_added_and_whole_hours_are_named(needed: float, hours: int) -> None:
+    assert hours_needed(needed * 1000) == hours
+    assert retention_needed_ms(needed, oldest_unread_ms=None, now_ms=_NOW) == hours * _HOUR
 
 
 @given(age=st.integers(0, 10**9), needed=st.integers(0, 10**10).map(lambda ms: ms / 1000))
