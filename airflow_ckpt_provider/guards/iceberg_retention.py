@@ -18,6 +18,8 @@ from airflow_ckpt_provider.guards.iceberg_metadata import MAIN, ancestors, snaps
 _AGE, _KEPT, _REF_AGE = (
     f"history.expire.{name}" for name in ("max-snapshot-age-ms", "min-snapshots-to-keep", "max-ref-age-ms")
 )
+#: With ``false`` Iceberg refuses to expire anything.
+_GC = "gc.enabled"
 #: Iceberg's defaults (``TableProperties``).
 _FIVE_DAYS_MS = 5 * 24 * 60 * 60 * 1000
 #: What a report says of every bound.
@@ -46,6 +48,11 @@ class TimeToExpiry:
     min_kept: int
     has_expired: bool
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether nothing ever expires. A tag keeps its own snapshot, and none that comes."""
+        return self.limited_by == _GC
+
     def to_json(self) -> dict[str, Any]:
         """The facts of a report."""
         return {
@@ -55,6 +62,7 @@ class TimeToExpiry:
             "kept_for_snapshots": self.snapshots,
             "older_snapshots_gone": self.has_expired,
             "time_to_loss_reason": NOBODY_KNOWS,
+            **({"keeps_all": True} if self.keeps_all else {}),
         }
 
 
@@ -73,12 +81,12 @@ def time_to_expiry(metadata: Mapping[str, Any], snapshot: int, *, now_ms: int) -
     kept = int(main.get("min-snapshots-to-keep") or properties.get(_KEPT) or 1)
     until = {id_: _until(metadata, snapshots, properties, id_, age) for id_ in needed}
     soonest = min(until.values())
-    has_gc = str(properties.get("gc.enabled", "true")).lower() != "false"
+    has_gc = str(properties.get(_GC, "true")).lower() != "false"
     by_branch = "max-snapshot-age-ms of branch main" if main.get("max-snapshot-age-ms") else _AGE
     return TimeToExpiry(
         seconds=max(0.0, (soonest - now_ms) / 1000) if has_gc and soonest < inf else None,
         snapshots=max(0, kept - len(needed)),
-        limited_by=by_branch if has_gc else "gc.enabled",
+        limited_by=by_branch if has_gc else _GC,
         max_age_ms=age,
         min_kept=kept,
         has_expired=not is_whole,

@@ -15,9 +15,10 @@ from pyiceberg.manifest import write_manifest_list
 from airflow_ckpt_provider.checkpoint.offsets import SourceOffset
 from airflow_ckpt_provider.checkpoint.source_offsets import IcebergOffset, OpaqueOffset, parse_offset
 from airflow_ckpt_provider.errors import UnreadableLogError
+from airflow_ckpt_provider.fleet.time_to_loss import time_to_loss
 from airflow_ckpt_provider.guards.iceberg import IcebergGuard
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, judge_source
-from airflow_ckpt_provider.guards.report import SourceReport
+from airflow_ckpt_provider.guards.report import GuardReport, SourceReport
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.checkpoints import plant
@@ -259,6 +260,16 @@ class TestTimeToExpiry:
             change.set_properties({"gc.enabled": "false"})
         report = judge(table, table.head or 0, max_downtime=90 * self.DAY)
         assert (report.verdict, report.seconds_left, report.facts["limited_by"]) == (Verdict.SAFE, None, "gc.enabled")
+        assert report.facts["keeps_all"] is True
+        told = time_to_loss(GuardReport("/c", (report,)))
+        assert (told.seconds, told.known) == (None, True)
+
+    def test_a_tag_does_not_keep_what_comes(self, table: Table) -> None:
+        head = table.head or 0
+        self.change(table, head, "kept", "tag")
+        report = judge(table, head)
+        assert "keeps_all" not in report.facts
+        assert not time_to_loss(GuardReport("/c", (report,))).known
 
     def test_the_age_that_a_planned_downtime_needs_is_enough_a_minute_later(self, table: Table) -> None:
         self.set(table, max_snapshot_age_ms="1")  # over already
