@@ -37,6 +37,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.backup.manifest import Manifest, manifest_path, parse_manifest
 from airflow_ckpt_provider.backup.marker import FORMAT, MARKER, refuse_inside
@@ -71,6 +72,8 @@ _LISTS = "`airflow-ckpt backups REPOSITORY` lists what there is"
 #: Formats that are known here; and the one of a new repository where nobody asks for another.
 FORMATS = (1, 2)
 DEFAULT_FORMAT = 1
+#: Directories that every repository with a backup has.
+_OURS = {"backups", OBJECTS}
 
 
 class Repository(Records):
@@ -110,6 +113,7 @@ class Repository(Records):
             data = location.read_document(MARKER)
         except FileNotFoundError:
             wanted = f"; repository {location.repository_id} is expected there" if location.repository_id else ""
+            _refuse_without_marker(location, wanted)
             raise RepositoryError(
                 f"{location} is not a repository: it has no {MARKER}{wanted}",
                 hint="check the address, and that its disk or bucket is mounted; a new repository is made on purpose: "
@@ -151,7 +155,8 @@ class Repository(Records):
         try:
             return cls.open(location)
         except RepositoryError:
-            if any(not is_hidden_name_of(file.path, MARKER) for file in location.list().files):
+            there = location.list()
+            if any(not is_hidden_name_of(file.path, MARKER) for file in there.files) or set(there.directories) >= _OURS:
                 raise
             return None
 
@@ -170,7 +175,7 @@ class Repository(Records):
             # A process that is killed while it makes the repository may leave a part of the marker under a hidden name.
             files = [file.path for file in top.files if not is_hidden_name_of(file.path, MARKER)]
             names = [*files, *top.directories]
-            if MARKER in names or location.repository_id is not None:
+            if MARKER in names or location.repository_id is not None or set(names) >= _OURS:
                 raise
         if names:
             what = "a checkpoint" if {"offsets", "commits"} & set(names) else f"other files ({', '.join(names[:3])}, …)"
@@ -376,3 +381,27 @@ def raise_format(place: Location, repository: Repository, format: int) -> Reposi
         document = load_json(place.read_document(MARKER))
         place.replace_listed(marker, json.dumps({**document, "version": format}).encode())
     return Repository.open(place)
+
+
+def _refuse_without_marker(location: Location, wanted: str) -> None:
+    """See whether a place holds backups, and has lost the file that makes it a repository.
+
+    :param wanted: more about what is expected there.
+    :raises RepositoryError: it has.
+    """
+    try:
+        there = set(location.list().directories)
+    except StorageError:
+        return  # who may not list finds none
+    if not there >= _OURS:
+        return
+    hint = (
+        "put the file back from an earlier version of the bucket or a copy of its files; that of an encrypted one from an "
+        "export too: airflow-ckpt key import REPOSITORY --file EXPORT"
+    )
+    if location.key is None:
+        again = {"format": FORMAT, "version": FORMATS[0], "id": location.repository_id or str(uuid.uuid4())}
+        hint += f". Without any of these, and if nothing in it is encrypted, write it again: {json.dumps(again)}"
+    raise RepositoryError(
+        f"{location} is a repository without its {MARKER}: {' and '.join(sorted(_OURS))} are there{wanted}", hint=hint
+    ) from None

@@ -16,6 +16,12 @@ from airflow_ckpt_provider.errors import NotACheckpointError
 from airflow_ckpt_provider.parallel import side_by_side
 from airflow_ckpt_provider.storage.location import Location
 
+#: Next step where there is no checkpoint.
+NO_CHECKPOINT = (
+    "give the directory that the query has as checkpointLocation; it may also not have started yet; if it was deleted, put it "
+    "back: airflow-ckpt restore REPOSITORY latest CHECKPOINT"
+)
+
 #: How often a stream that purges what was just listed is read again.
 _LOOKS = 5
 
@@ -148,7 +154,7 @@ def _look(location: Location) -> Progress:
     if not logged and not committed and query_id is None:
         raise NotACheckpointError(
             f"{location} is not a checkpoint: it has no {OFFSETS}/, no {COMMITS}/ and no {METADATA_FILE}",
-            hint="give the directory that the query has as checkpointLocation; it may also not have started yet",
+            hint=NO_CHECKPOINT,
         )
     seal = None
     newest = None

@@ -12,6 +12,7 @@ from airflow_ckpt_provider.checkpoint.doctor import leftovers, logs, operators, 
 from airflow_ckpt_provider.checkpoint.doctor.examination import Examination, examine
 from airflow_ckpt_provider.checkpoint.doctor.kinds import KINDS
 from airflow_ckpt_provider.checkpoint.findings import Finding, Severity
+from airflow_ckpt_provider.checkpoint.progress import NO_CHECKPOINT
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import HistoryRewrittenError, NotACheckpointError
 from airflow_ckpt_provider.storage.location import Location
@@ -97,7 +98,7 @@ def _tree(location: Location, *, like: Tree | None = None) -> Tree:
     if not names & {"offsets", "commits", "metadata", "state"}:
         raise NotACheckpointError(
             f"{location} is not a checkpoint: it has no offsets/, no commits/, no state/ and no metadata",
-            hint="give the directory that the query has as checkpointLocation; it may also not have started yet",
+            hint=NO_CHECKPOINT,
         )
     return tree
 

@@ -21,11 +21,13 @@ def test_not_a_checkpoint(verb: str, make: Callable[[Path], None], tmp_path: Pat
     place = tmp_path / "streams"
     make(place)
     more = {"backup": [new_repository(tmp_path / "backups")], "seal": ["--reason", "x"]}.get(verb, [])
+    repository = more[0] if verb == "backup" else "REPOSITORY"
     with unchanged(tmp_path):
         refused(
             run(verb, place, *more),
             f"{place} is not a checkpoint: it has no offsets/, no commits/ and no metadata",
-            "give the directory that the query has as checkpointLocation; it may also not have started yet",
+            "give the directory that the query has as checkpointLocation; it may also not have started yet; "
+            f"if it was deleted, put it back: airflow-ckpt restore {repository} latest {place}",
         )
 
 

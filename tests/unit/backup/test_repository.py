@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_ckpt_provider.backup.beside import default_repository, repository_at, repository_for_change
+from airflow_ckpt_provider.backup.create import create_backup
 from airflow_ckpt_provider.backup.repository import Repository
+from airflow_ckpt_provider.backup.repository_check import check_repository
+from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, RefusedError, RepositoryError
 from airflow_ckpt_provider.storage.hidden_name import hidden_name
 from airflow_ckpt_provider.storage.local_store import LocalStore
@@ -38,6 +41,31 @@ def test_none_there(place: Location) -> None:
         f"`airflow-ckpt init {place}` (in a DAG create=True)"
     )
     assert contents(place) == {}
+
+
+def test_a_marker_that_was_deleted_is_no_reason_for_a_new_repository(place: Location) -> None:
+    """``init`` was named as the next step, and then refused, with an empty place as the next step."""
+    orders, there = plant(place / "orders", stream()), place / "orders.rewinds"
+    made = create_backup(Checkpoint.at(orders), Repository.open_or_create(there))
+    there.delete("repository.json")
+    before = contents(there)
+    for opening in (Repository.open, Repository.open_or_create, Repository.open_if_there):
+        with pytest.raises(RepositoryError) as error:
+            opening(there)
+        assert (
+            error.value.message == f"{there} is a repository without its repository.json: backups and objects are there"
+        )
+        assert "init" not in str(error.value.hint)
+    assert contents(there) == before
+    with pytest.raises(RepositoryError) as encrypted:
+        Repository.open(replace(there, key=b"k" * 32))
+    assert str(encrypted.value.hint).endswith("airflow-ckpt key import REPOSITORY --file EXPORT")
+    there.create("repository.json", str(error.value.hint).partition("write it again: ")[2].encode())
+    assert check_repository(Repository.open(there)).ok
+    assert Repository.open(there).manifest() == made.manifest
+    there.delete("repository.json")
+    with pytest.raises(RepositoryError, match="repository 5c is expected there"):
+        Repository.open(replace(there, repository_id="5c"))
 
 
 @pytest.mark.parametrize(
