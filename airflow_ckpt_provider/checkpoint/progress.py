@@ -16,7 +16,7 @@ from airflow_ckpt_provider.errors import NotACheckpointError
 from airflow_ckpt_provider.parallel import side_by_side
 from airflow_ckpt_provider.storage.location import Location
 
-#: Next step where there is no checkpoint.
+#: Next step at a place that holds no checkpoint.
 NO_CHECKPOINT = (
     "give the directory that the query has as checkpointLocation; it may also not have started yet; if it was deleted, put it "
     "back: airflow-ckpt restore REPOSITORY latest CHECKPOINT"
