@@ -72,7 +72,7 @@ _LISTS = "`airflow-ckpt backups REPOSITORY` lists what there is"
 #: Formats that are known here; and the one of a new repository where nobody asks for another.
 FORMATS = (1, 2)
 DEFAULT_FORMAT = 1
-#: Directories that every repository with a backup has.
+#: Directories that every repository with a backup has, both with one for each stream.
 _OURS = {"backups", OBJECTS}
 
 
@@ -156,7 +156,7 @@ class Repository(Records):
             return cls.open(location)
         except RepositoryError:
             there = location.list()
-            if any(not is_hidden_name_of(file.path, MARKER) for file in there.files) or set(there.directories) >= _OURS:
+            if any(not is_hidden_name_of(file.path, MARKER) for file in there.files) or _has_backups(location):
                 raise
             return None
 
@@ -175,7 +175,7 @@ class Repository(Records):
             # A process that is killed while it makes the repository may leave a part of the marker under a hidden name.
             files = [file.path for file in top.files if not is_hidden_name_of(file.path, MARKER)]
             names = [*files, *top.directories]
-            if MARKER in names or location.repository_id is not None or set(names) >= _OURS:
+            if MARKER in names or location.repository_id is not None or _has_backups(location):
                 raise
         if names:
             what = "a checkpoint" if {"offsets", "commits"} & set(names) else f"other files ({', '.join(names[:3])}, …)"
@@ -383,23 +383,28 @@ def raise_format(place: Location, repository: Repository, format: int) -> Reposi
     return Repository.open(place)
 
 
+def _has_backups(location: Location) -> bool:
+    """Whether a place has the directories of a stream's backups; whoever may not list finds none."""
+    try:
+        held, kept = (set(location.list(directory).directories) for directory in sorted(_OURS))
+    except StorageError:
+        return False
+    return bool(held & kept)
+
+
 def _refuse_without_marker(location: Location, wanted: str) -> None:
     """See whether a place holds backups, and has lost the file that makes it a repository.
 
     :param wanted: more about what is expected there.
     :raises RepositoryError: it has.
     """
-    try:
-        there = set(location.list().directories)
-    except StorageError:
-        return  # who may not list finds none
-    if not there >= _OURS:
+    if not _has_backups(location):
         return
     hint = (
         "put the file back from an earlier version of the bucket or a copy of its files; that of an encrypted one from an "
         "export too: airflow-ckpt key import REPOSITORY --file EXPORT"
     )
-    if location.key is None:
+    if location.key is None and (location.signing is None or location.repository_id):  # signatures are made for the id
         again = {"format": FORMAT, "version": FORMATS[0], "id": location.repository_id or str(uuid.uuid4())}
         hint += f". Without any of these, and if nothing in it is encrypted, write it again: {json.dumps(again)}"
     raise RepositoryError(

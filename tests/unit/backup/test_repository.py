@@ -17,6 +17,7 @@ from airflow_ckpt_provider.errors import DamagedBackupError, NoSuchBackupError, 
 from airflow_ckpt_provider.storage.hidden_name import hidden_name
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.signatures import Signing, new_signing_key, public_key
 from tests.support.backups import back_up, repository, stream
 from tests.support.checkpoints import contents, plant
 from tests.support.damaged_bytes import truncated
@@ -60,6 +61,9 @@ def test_a_marker_that_was_deleted_is_no_reason_for_a_new_repository(place: Loca
     with pytest.raises(RepositoryError) as encrypted:
         Repository.open(replace(there, key=b"k" * 32))
     assert str(encrypted.value.hint).endswith("airflow-ckpt key import REPOSITORY --file EXPORT")
+    with pytest.raises(RepositoryError) as signed:
+        Repository.open(replace(there, signing=Signing(None, (public_key(new_signing_key()),))))
+    assert "write it again" not in str(signed.value.hint)  # signatures would be of another id
     there.create("repository.json", str(error.value.hint).partition("write it again: ")[2].encode())
     assert check_repository(Repository.open(there)).ok
     assert Repository.open(there).manifest() == made.manifest
@@ -74,8 +78,9 @@ def test_a_marker_that_was_deleted_is_no_reason_for_a_new_repository(place: Loca
         (stream(0), "a checkpoint"),
         ({"commits/0": b"v1"}, "a checkpoint"),
         ({"part-0.parquet": b"x", "b/c": b"y"}, "other files (part-0.parquet, b, …)"),
+        ({"backups/july/a": b"x", "objects/b": b"y"}, "other files (backups, objects, …)"),
     ],
-    ids=["checkpoint", "half a checkpoint", "a table"],
+    ids=["checkpoint", "half a checkpoint", "a table", "directories with these names"],
 )
 def test_a_place_that_holds_something_else(place: Location, files: dict[str, bytes], what: str) -> None:
     plant(place, files)
