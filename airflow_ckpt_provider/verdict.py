@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 
@@ -14,6 +15,27 @@ class Verdict(StrEnum):
     WILL_LOSE = "WILL_LOSE"
     WILL_FAIL = "WILL_FAIL"
     UNKNOWN = "UNKNOWN"
+
+
+#: Worst first: what harms silently comes before what fails with an error, and that before what cannot be known.
+WORST_FIRST = (
+    Verdict.WILL_LOSE,
+    Verdict.WILL_SKIP,
+    Verdict.WILL_DUPLICATE,
+    Verdict.WILL_FAIL,
+    Verdict.UNKNOWN,
+    Verdict.SAFE,
+)
+
+
+def worst(verdicts: Iterable[Verdict], *, of_none: Verdict = Verdict.SAFE) -> Verdict:
+    """Return the worst of some verdicts.
+
+    :param verdicts: the verdicts.
+    :param of_none: what it is if there are none.
+    """
+    found = set(verdicts)
+    return next((verdict for verdict in WORST_FIRST if verdict in found), of_none)
 
 
 class Usefulness(StrEnum):

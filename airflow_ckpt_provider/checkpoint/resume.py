@@ -16,7 +16,7 @@ from airflow_ckpt_provider.checkpoint.operators import STATE
 from airflow_ckpt_provider.checkpoint.progress import Progress
 from airflow_ckpt_provider.parallel import side_by_side
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.verdict import Verdict
+from airflow_ckpt_provider.verdict import Verdict, worst
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +155,8 @@ def _judge(progress: Progress, *, has_state: bool) -> tuple[Verdict, tuple[str, 
     refused = [*_seal(progress), *_hole_at_the_start(progress)]
     found = [*_seal(progress), *_no_query_id(progress), *_hole_at_the_start(progress), *_faults(progress, has_state)]
     # Where nothing starts, nothing else can happen; else what harms silently comes before what fails with an error.
-    rank = (Verdict.WILL_LOSE, Verdict.WILL_SKIP, Verdict.WILL_DUPLICATE, Verdict.WILL_FAIL, Verdict.UNKNOWN)
-    verdict = next((v for v in rank if any(v is fault for fault, _ in found)), Verdict.SAFE)
-    return Verdict.WILL_FAIL if refused else verdict, tuple(reason for _, reason in found)
+    verdict = Verdict.WILL_FAIL if refused else worst(fault for fault, _ in found)
+    return verdict, tuple(reason for _, reason in found)
 
 
 def _seal(progress: Progress) -> list[tuple[Verdict, str]]:

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.units import format_duration, is_number
-from airflow_ckpt_provider.verdict import Verdict
+from airflow_ckpt_provider.verdict import WORST_FIRST, Verdict, worst
 
-#: Worst first: what harms silently comes before what fails with an error, and that before what cannot be known.
-WORST_FIRST = (
-    Verdict.WILL_LOSE,
-    Verdict.WILL_SKIP,
-    Verdict.WILL_DUPLICATE,
-    Verdict.WILL_FAIL,
-    Verdict.UNKNOWN,
-    Verdict.SAFE,
-)
 #: Parts of a source (partitions, versions, files) that Markdown lists; JSON has them all.
 _SHOWN = 20
-
-
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the worst of some verdicts; ``SAFE`` of none."""
-    found = set(verdicts)
-    return next((verdict for verdict in WORST_FIRST if verdict in found), Verdict.SAFE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from typing import Any
 
 from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.guards.report import Judgement, worst
+from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.lakeflow.flows import Flow, bare, known_flows, qualified
 from airflow_ckpt_provider.lakeflow.updates import spec_of
 from airflow_ckpt_provider.lakeflow.workspace import Workspace
-from airflow_ckpt_provider.verdict import Verdict
+from airflow_ckpt_provider.verdict import Verdict, worst
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from typing import Any
 
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.guards.delta_start import TABLE_READ
-from airflow_ckpt_provider.guards.report import WORST_FIRST, Judgement, worst
+from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.lakeflow.evidence import FlowEvidence, Offsets, SourceEvidence
 from airflow_ckpt_provider.lakeflow.histories import VACUUM, Commit, foreign, removes_files, written_rows
-from airflow_ckpt_provider.verdict import Verdict
+from airflow_ckpt_provider.verdict import WORST_FIRST, Verdict, worst
 
 APPEND, APPLY_CHANGES, APPLY_CHANGES_SCD2, DEDUP = "append", "apply_changes", "apply_changes_scd2", "dedup"
 #: What the target does with rows that are written twice.

@@ -10,9 +10,9 @@ from typing import Any
 from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.errors import RefusedError
 from airflow_ckpt_provider.fingerprint import fingerprint_of
-from airflow_ckpt_provider.guards.report import WORST_FIRST, Judgement, worst
+from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.lakeflow.asked_sources import reports_by_name
-from airflow_ckpt_provider.verdict import Verdict
+from airflow_ckpt_provider.verdict import WORST_FIRST, Verdict, worst
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_ckpt_provider import markdown
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.guards.report import Judgement, worst
+from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.json_text import load_rendered
 from airflow_ckpt_provider.lakeflow.evidence import FlowEvidence
 from airflow_ckpt_provider.lakeflow.examine import FAIL, Examined
@@ -31,7 +31,7 @@ from airflow_ckpt_provider.lakeflow.settings import language_of
 from airflow_ckpt_provider.lakeflow.table_check import TableCheck
 from airflow_ckpt_provider.lakeflow.updates import COMPLETED, FAILED, RUNNING, is_continuous
 from airflow_ckpt_provider.lakeflow.workspace import Workspace
-from airflow_ckpt_provider.verdict import Verdict
+from airflow_ckpt_provider.verdict import Verdict, worst
 
 CONFIGURATION, PARAMETERS = "configuration", "parameters"
 #: Where the code reads its position from.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, conf
 
-from airflow_ckpt_provider.guards.report import Judgement, worst
+from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.lakeflow.table_check import counts_markdown, table_checks
 from airflow_ckpt_provider.lakeflow.table_copies import number
 from airflow_ckpt_provider.operators.databricks_workspace import open_workspace
@@ -18,7 +18,7 @@ from airflow_ckpt_provider.operators.refusals import no_retry_when_refused
 from airflow_ckpt_provider.operators.rendering import TextOperator
 from airflow_ckpt_provider.operators.task_memory import TaskMemory
 from airflow_ckpt_provider.operators.warehouse import Warehouse, is_deferral_timeout, wait_for_statement
-from airflow_ckpt_provider.verdict import Verdict
+from airflow_ckpt_provider.verdict import Verdict, worst
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -258,7 +258,7 @@ def test_what_was_written_over_or_deleted_is_brought_back(vault: Vault) -> None:
             place.replace(path, b"\x00")
         else:
             place.delete(path)
-    with pytest.raises(Exception, match="is a repository without its repository.json"):
+    with pytest.raises(Exception, match="is a repository without its repository"):
         _ = vault.repository
     for path in vault.paths(made):
         # As docs/howto/immutable.md says: whatever lies over the locked version is removed.

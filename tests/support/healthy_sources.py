@@ -27,11 +27,10 @@ from airflow_ckpt_provider.guards.kafka_log import LogEnds, Topic
 from airflow_ckpt_provider.guards.kafka_verdicts import Seen, judge_partitions
 from airflow_ckpt_provider.guards.query import from_checkpoint, guard_query
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, judge_source
-from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink, inspect_sink
 from airflow_ckpt_provider.storage.opening import open_location
-from airflow_ckpt_provider.verdict import Verdict
+from airflow_ckpt_provider.verdict import Verdict, worst
 from tests.support import iceberg_tables
 from tests.support.checkpoints import compact
 from tests.support.delta_tables import delta_checkpoint, put

@@ -12,11 +12,10 @@ from airflow_ckpt_provider.change.plan import Plan, Risk, chain_command, each_wo
 from airflow_ckpt_provider.change.plan_document import reads_document
 from airflow_ckpt_provider.change.plan_page import accept_block, plan_page
 from airflow_ckpt_provider.fingerprint import fingerprint_of
-from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.rewind.downstream import RISKS_OF_READERS, verdict_in
 from airflow_ckpt_provider.recovery.rewind.plan import RewindPlan
 from airflow_ckpt_provider.recovery.rewind.specifier import option_for
-from airflow_ckpt_provider.verdict import Verdict
+from airflow_ckpt_provider.verdict import Verdict, worst
 
 
 class JointPart(Protocol):

@@ -12,10 +12,9 @@ from airflow_ckpt_provider.change.plan import Risk, each_word_once
 from airflow_ckpt_provider.change.plan_document import reads_document
 from airflow_ckpt_provider.change.plan_page import accept_block, plan_page
 from airflow_ckpt_provider.fingerprint import fingerprint_of
-from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.chains.plan import JointPlan
 from airflow_ckpt_provider.recovery.restore.plan import RestorePlan
-from airflow_ckpt_provider.verdict import Verdict
+from airflow_ckpt_provider.verdict import Verdict, worst
 
 
 @dataclass(frozen=True, slots=True)

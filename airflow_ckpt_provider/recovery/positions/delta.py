@@ -19,10 +19,10 @@ from datetime import UTC, datetime
 from airflow_ckpt_provider.checkpoint.source_offsets import DeltaOffset
 from airflow_ckpt_provider.guards.delta_rows import rows_before
 from airflow_ckpt_provider.guards.delta_start import NO_TABLE, judge_start, judge_start_by_clock
-from airflow_ckpt_provider.guards.report import WORST_FIRST, Judgement
+from airflow_ckpt_provider.guards.report import Judgement
 from airflow_ckpt_provider.recovery.positions.position import SourcePosition
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.verdict import Verdict
+from airflow_ckpt_provider.verdict import WORST_FIRST, Verdict
 
 #: Without it Spark refuses a startingVersion that does not exist yet (DELTA_VERSION_NOT_FOUND), which is where a query that
 #: has read all there is stands.

@@ -27,10 +27,7 @@ from airflow_ckpt_provider.recovery.positions.logs import ReadableLogs, Unread
 from airflow_ckpt_provider.recovery.positions.mirror import Mirror, mirrored_position, mirrored_position_by_clock
 from airflow_ckpt_provider.recovery.positions.position import FirstStart, Seed, SourcePosition
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.verdict import Verdict
-
-#: Worst first, as everywhere here.
-_RANK = (Verdict.WILL_LOSE, Verdict.WILL_SKIP, Verdict.WILL_DUPLICATE, Verdict.WILL_FAIL, Verdict.UNKNOWN, Verdict.SAFE)
+from airflow_ckpt_provider.verdict import Verdict, worst
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +72,7 @@ class StartingPositions(FirstStart):
     @property
     def verdict(self) -> Verdict:
         """The worst of the sources'."""
-        found = {source.verdict for source in self.sources}
-        return next((verdict for verdict in _RANK if verdict in found), Verdict.UNKNOWN)
+        return worst((source.verdict for source in self.sources), of_none=Verdict.UNKNOWN)
 
     @property
     def seeds(self) -> tuple[Seed, ...]:

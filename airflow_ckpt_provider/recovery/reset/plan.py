@@ -19,12 +19,11 @@ from airflow_ckpt_provider.change.target import Target
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE
 from airflow_ckpt_provider.errors import command
 from airflow_ckpt_provider.fingerprint import fingerprint_of
-from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.positions.position import FirstStart
 from airflow_ckpt_provider.recovery.reset.new_numbers import new_metadata
 from airflow_ckpt_provider.recovery.reset.way import ResetWay
 from airflow_ckpt_provider.sinks.cutover import Cutover
-from airflow_ckpt_provider.verdict import Verdict
+from airflow_ckpt_provider.verdict import Verdict, worst
 
 
 @dataclass(frozen=True, slots=True)

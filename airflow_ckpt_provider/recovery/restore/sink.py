@@ -8,7 +8,6 @@ from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.checkpoint.checkpoint import Checkpoint
 from airflow_ckpt_provider.errors import CkptError
-from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.newest_batch import newest_batch
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.restore.sink_answer import SinkAnswer
@@ -18,6 +17,7 @@ from airflow_ckpt_provider.sinks.is_this_all import notes_on
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink, look_at, named_sinks
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.verdict import worst
 
 
 def sink_says(

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from airflow_ckpt_provider import markdown
-from airflow_ckpt_provider.guards.report import WORST_FIRST
-from airflow_ckpt_provider.verdict import Verdict
+from airflow_ckpt_provider.verdict import WORST_FIRST, Verdict
 
 
 class SinkAnswer(NamedTuple):

@@ -24,7 +24,6 @@ from airflow_ckpt_provider.checkpoint.resume import start_after
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError, StorageError, command
 from airflow_ckpt_provider.fingerprint import fingerprint_of
-from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.reset.new_numbers import new_metadata
 from airflow_ckpt_provider.recovery.rewind.downstream import RISKS_OF_READERS, verdict_in
 from airflow_ckpt_provider.recovery.rewind.planned_sink import (
@@ -41,7 +40,7 @@ from airflow_ckpt_provider.recovery.rewind.planned_sink import (
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.report import SinkReport
 from airflow_ckpt_provider.units import format_time
-from airflow_ckpt_provider.verdict import Verdict
+from airflow_ckpt_provider.verdict import Verdict, worst
 
 #: What new query ids are made of, beside the plan's id: the same plan gives the same id, however often it is continued with.
 _NEW_IDS = UUID("b0a8c0de-0000-4000-8000-7265776f756e")

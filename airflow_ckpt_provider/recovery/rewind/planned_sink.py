@@ -15,12 +15,11 @@ from airflow_ckpt_provider.change.plan import Risk
 from airflow_ckpt_provider.change.plan_page import named_sink
 from airflow_ckpt_provider.change.risks import sink_risk
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.report import SinkReport
 from airflow_ckpt_provider.sinks.sink import Sink
 from airflow_ckpt_provider.storage.location import plain_uri
-from airflow_ckpt_provider.verdict import Verdict
+from airflow_ckpt_provider.verdict import Verdict, worst
 
 
 @dataclass(frozen=True, slots=True)

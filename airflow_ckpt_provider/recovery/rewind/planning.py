@@ -33,7 +33,6 @@ from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.checkpoint.tree import Tree
 from airflow_ckpt_provider.errors import CkptError, RefusedError, SealedError, StorageError, command
 from airflow_ckpt_provider.guards.registry import Guard
-from airflow_ckpt_provider.guards.report import worst
 from airflow_ckpt_provider.recovery.newest_batch import newest_batch
 from airflow_ckpt_provider.recovery.query_ids import read_query_ids
 from airflow_ckpt_provider.recovery.restore.relocate import foreign_place, holds_absolute_paths
@@ -66,7 +65,7 @@ from airflow_ckpt_provider.sinks.policy import SinkPolicy
 from airflow_ckpt_provider.sinks.query_ids import QueryIds
 from airflow_ckpt_provider.sinks.sink import Sink, look_at, named_sinks
 from airflow_ckpt_provider.storage.location import Location
-from airflow_ckpt_provider.verdict import Verdict
+from airflow_ckpt_provider.verdict import Verdict, worst
 
 log = logging.getLogger(__name__)
 

@@ -8,16 +8,9 @@ import json
 import pytest
 
 from airflow_ckpt_provider.errors import RefusedError
-from airflow_ckpt_provider.guards.report import (
-    WORST_FIRST,
-    GuardReport,
-    Judgement,
-    PartReport,
-    SourceReport,
-    worst,
-)
+from airflow_ckpt_provider.guards.report import GuardReport, Judgement, PartReport, SourceReport
 from airflow_ckpt_provider.units import format_duration, parse_seconds
-from airflow_ckpt_provider.verdict import Verdict
+from airflow_ckpt_provider.verdict import WORST_FIRST, Verdict, worst
 
 
 def source(*verdicts: Verdict, name: str = "0", lost: int | None = 0, left: float | None = None) -> SourceReport:
