@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sized
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import chain, islice
 from typing import TypeVar
 
@@ -27,24 +28,10 @@ def side_by_side(first: Callable[[], One], second: Callable[[], Other]) -> tuple
     """
     if _MOST == 1:
         return first(), second()
-    answers: list[One] = []
-    failed: list[BaseException] = []
-
-    def ask() -> None:
-        try:
-            answers.append(first())
-        except BaseException as e:
-            failed.append(e)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    try:
+    with ThreadPoolExecutor(1) as beside:  # waits for the first, also if the second fails or the wait is interrupted
+        asked = beside.submit(first)
         other = second()
-    finally:
-        thread.join()
-    if failed:
-        raise failed[0]
-    return answers[0], other
+        return asked.result(), other
 
 
 def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], *, workers: int = WORKERS) -> list[Result]:
@@ -72,9 +59,9 @@ def in_order(
     if isinstance(items, Sized):
         most = len(items)
     else:
-        begin = list(islice(numbered, 2))
-        most = workers if len(begin) == 2 else 1
-        numbered = chain(begin, numbered)  # type: ignore[assignment]
+        head = list(islice(numbered, 2))
+        most = workers if len(head) == 2 else 1
+        numbered = chain(head, numbered)  # type: ignore[assignment]
     most = min(workers, most, _MOST)
     results: dict[int, Result] = {}
     taken = 0
@@ -112,19 +99,16 @@ def in_order(
     if most <= 1:
         take_turns()
     else:
-        threads: list[threading.Thread] = []
-        try:
-            while len(threads) < most and not (all_begun or failed):
-                for _ in range(min(len(threads) or 1, most - len(threads))):
-                    thread = threading.Thread(target=take_turns)
-                    thread.start()
-                    threads.append(thread)
-                threads[0].join(_PAUSE)
-        except BaseException as e:  # Ctrl-C: what has not begun must not
-            failed.append(e)
-            raise
-        finally:
-            for thread in threads:
-                thread.join()
+        with ThreadPoolExecutor(max_workers=most) as pool:
+            try:
+                begun: list[Future[None]] = []
+                while len(begun) < most and not (all_begun or failed):
+                    more = min(len(begun) or 1, most - len(begun))
+                    begun += [pool.submit(take_turns) for _ in range(more)]
+                    wait(begun, timeout=_PAUSE)
+                wait(begun)
+            except BaseException as e:  # Ctrl-C: what has not begun must not
+                failed.append(e)
+                raise
     if failed:
         raise failed[0]

@@ -406,7 +406,10 @@ def _refuse_without_marker(location: Location, wanted: str) -> None:
     )
     if location.key is None and (location.signing is None or location.repository_id):  # signatures are made for the id
         again = {"format": FORMAT, "version": FORMATS[0], "id": location.repository_id or str(uuid.uuid4())}
-        hint += f". Without any of these, and if nothing in it is encrypted, write it again: {json.dumps(again)}"
+        hint += (
+            f". Without any of these, and if nothing in it is encrypted, write {location}/{MARKER} again (version 2 if names "
+            f"below {OBJECTS}/ end in .pack; any id will do): {json.dumps(again)}"
+        )
     raise RepositoryError(
         f"{location} is a repository without its {MARKER}: {' and '.join(sorted(_OURS))} are there{wanted}", hint=hint
     ) from None

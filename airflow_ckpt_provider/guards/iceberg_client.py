@@ -115,8 +115,19 @@ def _missing(what: str, io: Any, snapshots: Mapping[int, Any], *, most: int, who
                     f"the snapshots to be read {'have' if whole else 'added'} more than {most:,} files: none was looked for",
                     hint="nothing to do: a query that lacks one of them fails when it reads it",
                 )
-        there = in_parallel(lambda path: io.new_input(path).exists(), wanted, workers=_READERS)
-        return next((path for path, found in zip(wanted, there, strict=True) if not found), None)
+
+        def look(path: str) -> bool | Exception:
+            try:
+                return io.new_input(path).exists()
+            except Exception as e:
+                return e
+
+        for path, found in zip(wanted, in_parallel(look, wanted, workers=_READERS), strict=True):
+            if isinstance(found, Exception):
+                raise found
+            if not found:
+                return path
+        return None
 
 
 def commit_by_name(

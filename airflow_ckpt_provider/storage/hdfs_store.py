@@ -78,9 +78,11 @@ class HdfsStore(Store):
         level = [path.rstrip("/")]
         while level:
             below = []
-            for directory, found in zip(level, in_parallel(self.list, level, workers=_LISTED_AT_ONCE), strict=True):
-                yield from found.files
-                below += [f"{directory}/{name}" for name in found.directories]
+            for begin in range(0, len(level), _LISTED_AT_ONCE):
+                part = level[begin : begin + _LISTED_AT_ONCE]
+                for directory, found in zip(part, in_parallel(self.list, part, workers=_LISTED_AT_ONCE), strict=True):
+                    yield from found.files
+                    below += [f"{directory}/{name}" for name in found.directories]
             level = below
 
     def read(self, path: str) -> bytes:

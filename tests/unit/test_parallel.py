@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -110,3 +112,39 @@ class TestSideBySide:
     def test_of_two_errors_that_of_the_second_is_raised(self) -> None:
         with pytest.raises(KeyError):
             side_by_side(lambda: int("x"), lambda: {}["y"])
+
+
+@pytest.mark.parametrize("how", ["in order", "side by side"])
+def test_an_interrupt_ends_what_has_begun_and_begins_nothing_more(how: str) -> None:
+    """Ctrl-C, and the timeout of a task: the call has returned only when no thread of it works any more."""
+    done: list[int] = []
+    began = threading.Event()
+
+    def work(item: int) -> None:
+        began.set()
+        time.sleep(0.01)
+        done.append(item)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def many() -> None:
+        for item in range(60):
+            work(item)
+
+    calls: dict[str, Callable[[], object]] = {
+        "in order": lambda: in_parallel(work, range(100_000), workers=8),
+        "side by side": lambda: side_by_side(many, lambda: began.wait(10)),
+    }
+    before = threading.active_count()
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            calls[how]()
+        ended = len(done)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert threading.active_count() == before
+    assert ended == len(done) < 100_000

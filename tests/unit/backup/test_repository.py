@@ -63,8 +63,8 @@ def test_a_marker_that_was_deleted_is_no_reason_for_a_new_repository(place: Loca
     assert str(encrypted.value.hint).endswith("airflow-ckpt key import REPOSITORY --file EXPORT")
     with pytest.raises(RepositoryError) as signed:
         Repository.open(replace(there, signing=Signing(None, (public_key(new_signing_key()),))))
-    assert "write it again" not in str(signed.value.hint)  # signatures would be of another id
-    there.create("repository.json", str(error.value.hint).partition("write it again: ")[2].encode())
+    assert "any id will do" not in str(signed.value.hint)  # signatures would be of another id
+    there.create("repository.json", str(error.value.hint).partition("any id will do): ")[2].encode())
     assert check_repository(Repository.open(there)).ok
     assert Repository.open(there).manifest() == made.manifest
     there.delete("repository.json")
