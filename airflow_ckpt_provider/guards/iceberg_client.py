@@ -118,7 +118,7 @@ def _missing(what: str, io: Any, snapshots: Mapping[int, Any], *, most: int, who
 
         def look(path: str) -> bool | Exception:
             try:
-                return io.new_input(path).exists()
+                return bool(io.new_input(path).exists())
             except Exception as e:
                 return e
 
