@@ -15,8 +15,6 @@ Other = TypeVar("Other")
 
 #: Requests under way at once. Small objects dominate, so it is latency that has to be hidden.
 WORKERS = 64
-#: Threads of one call, whatever is asked for.
-_MOST = 1024
 #: Seconds in which a few files of a local disk are done. All 64 threads have begun after seven of them.
 _PAUSE = 0.0003
 
@@ -26,8 +24,6 @@ def side_by_side(first: Callable[[], One], second: Callable[[], Other]) -> tuple
 
     If both fail, the error of the second is raised.
     """
-    if _MOST == 1:
-        return first(), second()
     with ThreadPoolExecutor(1) as beside:  # waits for the first, also if the second fails or the wait is interrupted
         asked = beside.submit(first)
         other = second()
@@ -50,8 +46,8 @@ def in_order(
 ) -> None:
     """Apply ``work`` to all items, several at once, and give the results away in the order of the items.
 
-    The first error is raised after what was under way has ended; nothing new is begun after it. Items are taken as they are
-    worked on, so that a million of them need no memory.
+    After an error nothing new is begun. What was under way ends, then the error of the first item in the order is raised, as
+    if they had been worked on one by one. Items are taken as they are worked on, so that a million of them need no memory.
 
     :param take: given each result, by one thread at a time.
     """
@@ -62,15 +58,16 @@ def in_order(
         head = list(islice(numbered, 2))
         most = workers if len(head) == 2 else 1
         numbered = chain(head, numbered)  # type: ignore[assignment]
-    most = min(workers, most, _MOST)
+    most = min(workers, most)
     results: dict[int, Result] = {}
-    taken = 0
-    failed: list[BaseException] = []
+    begun = taken = 0
+    #: Number of an item -> why it failed. All before it were begun.
+    failed: dict[int, BaseException] = {}
     all_begun = False
     lock = threading.Lock()
 
     def take_turns() -> None:
-        nonlocal taken, all_begun
+        nonlocal begun, taken, all_begun
         while True:
             with lock:
                 if failed:
@@ -81,8 +78,9 @@ def in_order(
                     all_begun = True
                     return
                 except BaseException as e:
-                    failed.append(e)
+                    failed[begun] = e
                     return
+                begun += 1
             try:
                 result = work(item)
                 with lock:
@@ -91,7 +89,7 @@ def in_order(
                         take(results.pop(taken))
                         taken += 1
             except BaseException as e:
-                failed.append(e)
+                failed[number] = e
                 return
 
     # To start a thread costs more than a file on a local disk: none for one item, and no more once the last has begun. So there
@@ -101,14 +99,14 @@ def in_order(
     else:
         with ThreadPoolExecutor(max_workers=most) as pool:
             try:
-                begun: list[Future[None]] = []
-                while len(begun) < most and not (all_begun or failed):
-                    more = min(len(begun) or 1, most - len(begun))
-                    begun += [pool.submit(take_turns) for _ in range(more)]
-                    wait(begun, timeout=_PAUSE)
-                wait(begun)
+                turns: list[Future[None]] = []
+                while len(turns) < most and not (all_begun or failed):
+                    more = min(len(turns) or 1, most - len(turns))
+                    turns += [pool.submit(take_turns) for _ in range(more)]
+                    wait(turns, timeout=_PAUSE)
+                wait(turns)
             except BaseException as e:  # Ctrl-C: what has not begun must not
-                failed.append(e)
+                failed[-1] = e
                 raise
     if failed:
-        raise failed[0]
+        raise failed[min(failed)]

@@ -7,11 +7,15 @@ whole. So each has a directory of its own. ``streams.yaml`` is checked for that 
 
 from __future__ import annotations
 
+import json
 import logging
+import uuid
 
+from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.checkpoint.query_id import is_checkpoint
-from airflow_ckpt_provider.errors import CkptError, RepositoryError
+from airflow_ckpt_provider.errors import CkptError, RepositoryError, StorageError
 from airflow_ckpt_provider.storage.location import Location
+from airflow_ckpt_provider.storage.signatures import SIGNATURES
 from airflow_ckpt_provider.storage.store import Listing
 
 log = logging.getLogger(__name__)
@@ -64,4 +68,47 @@ def _has_marker(location: Location) -> bool:
     try:
         return FORMAT.encode() in location.read_document(MARKER)
     except FileNotFoundError:
+        return False
+
+
+def streams_in(location: Location) -> list[str]:
+    """The streams whose backups a place holds, whether it has a marker or not; whoever may not list finds none."""
+    try:
+        backups = set(location.list("backups").directories)
+        return sorted(backups & set(location.list(OBJECTS).directories)) if backups else []
+    except StorageError:
+        return []
+
+
+def way_back(location: Location, stream: str, *, version: int) -> str:
+    """How a repository that has lost its marker gets one, as a hint.
+
+    :param location: the repository.
+    :param stream: a stream that has backups in it.
+    :param version: of the marker, for repositories without packs.
+    """
+    hint = (
+        "put the file back from an earlier version of the bucket or a copy of its files; that of an encrypted one from an "
+        "export too: airflow-ckpt key import REPOSITORY --file EXPORT"
+    )
+    if not _may_be_written_again(location, stream):
+        return hint
+    again = {"format": FORMAT, "version": version, "id": location.repository_id or str(uuid.uuid4())}
+    return (
+        f"{hint}. Without any of these, write {location}/{MARKER} again (version 2 if names below {OBJECTS}/ end in .pack; any "
+        f"id will do): {json.dumps(again)}"
+    )
+
+
+def _may_be_written_again(location: Location, stream: str) -> bool:
+    """Whether a new marker does: nothing is encrypted with a key that only the old one has, or signed for an id that is gone."""
+    if location.key is not None:
+        return False
+    try:
+        signed = location.list(SIGNATURES)
+        if not location.repository_id and (location.signing or signed.files or signed.directories):
+            return False
+        manifests = location.list(f"backups/{stream}").files
+        return bool(manifests) and location.read_document(manifests[0].path).startswith(b"{")
+    except (OSError, CkptError):
         return False

@@ -37,10 +37,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from airflow_ckpt_provider.backup.file_entry import OBJECTS
 from airflow_ckpt_provider.backup.latest import LATEST
 from airflow_ckpt_provider.backup.manifest import Manifest, manifest_path, parse_manifest
-from airflow_ckpt_provider.backup.marker import FORMAT, MARKER, refuse_inside
+from airflow_ckpt_provider.backup.marker import FORMAT, MARKER, refuse_inside, streams_in, way_back
 from airflow_ckpt_provider.backup.names import checked_name, is_name
 from airflow_ckpt_provider.backup.newest import newest_whole, of_one_stream
 from airflow_ckpt_provider.backup.records import Records
@@ -72,8 +71,10 @@ _LISTS = "`airflow-ckpt backups REPOSITORY` lists what there is"
 #: Formats that are known here; and the one of a new repository where nobody asks for another.
 FORMATS = (1, 2)
 DEFAULT_FORMAT = 1
-#: Directories that every repository with a backup has, both with one for each stream.
-_OURS = {"backups", OBJECTS}
+
+
+class _LostMarkerError(RepositoryError):
+    """There are backups, and the file that makes the place a repository is gone."""
 
 
 class Repository(Records):
@@ -113,7 +114,11 @@ class Repository(Records):
             data = location.read_document(MARKER)
         except FileNotFoundError:
             wanted = f"; repository {location.repository_id} is expected there" if location.repository_id else ""
-            _refuse_without_marker(location, wanted)
+            if streams := streams_in(location):
+                raise _LostMarkerError(
+                    f"{location} is a repository without its {MARKER}: it holds backups of {', '.join(streams)}{wanted}",
+                    hint=way_back(location, streams[0], version=FORMATS[0]),
+                ) from None
             raise RepositoryError(
                 f"{location} is not a repository: it has no {MARKER}{wanted}",
                 hint="check the address, and that its disk or bucket is mounted; a new repository is made on purpose: "
@@ -154,9 +159,10 @@ class Repository(Records):
         """
         try:
             return cls.open(location)
+        except _LostMarkerError:
+            raise
         except RepositoryError:
-            there = location.list()
-            if any(not is_hidden_name_of(file.path, MARKER) for file in there.files) or _has_backups(location):
+            if any(not is_hidden_name_of(file.path, MARKER) for file in location.list().files):
                 raise
             return None
 
@@ -170,12 +176,14 @@ class Repository(Records):
         """
         try:
             return cls.open(location)
+        except _LostMarkerError:
+            raise
         except RepositoryError:
             top = location.list()
             # A process that is killed while it makes the repository may leave a part of the marker under a hidden name.
             files = [file.path for file in top.files if not is_hidden_name_of(file.path, MARKER)]
             names = [*files, *top.directories]
-            if MARKER in names or location.repository_id is not None or _has_backups(location):
+            if MARKER in names or location.repository_id is not None:
                 raise
         if names:
             what = "a checkpoint" if {"offsets", "commits"} & set(names) else f"other files ({', '.join(names[:3])}, …)"
@@ -381,35 +389,3 @@ def raise_format(place: Location, repository: Repository, format: int) -> Reposi
         document = load_json(place.read_document(MARKER))
         place.replace_listed(marker, json.dumps({**document, "version": format}).encode())
     return Repository.open(place)
-
-
-def _has_backups(location: Location) -> bool:
-    """Whether a place has the directories of a stream's backups; whoever may not list finds none."""
-    try:
-        held, kept = (set(location.list(directory).directories) for directory in sorted(_OURS))
-    except StorageError:
-        return False
-    return bool(held & kept)
-
-
-def _refuse_without_marker(location: Location, wanted: str) -> None:
-    """See whether a place holds backups, and has lost the file that makes it a repository.
-
-    :param wanted: more about what is expected there.
-    :raises RepositoryError: it has.
-    """
-    if not _has_backups(location):
-        return
-    hint = (
-        "put the file back from an earlier version of the bucket or a copy of its files; that of an encrypted one from an "
-        "export too: airflow-ckpt key import REPOSITORY --file EXPORT"
-    )
-    if location.key is None and (location.signing is None or location.repository_id):  # signatures are made for the id
-        again = {"format": FORMAT, "version": FORMATS[0], "id": location.repository_id or str(uuid.uuid4())}
-        hint += (
-            f". Without any of these, and if nothing in it is encrypted, write {location}/{MARKER} again (version 2 if names "
-            f"below {OBJECTS}/ end in .pack; any id will do): {json.dumps(again)}"
-        )
-    raise RepositoryError(
-        f"{location} is a repository without its {MARKER}: {' and '.join(sorted(_OURS))} are there{wanted}", hint=hint
-    ) from None

@@ -18,7 +18,7 @@ from airflow_ckpt_provider.storage.location import Location
 
 #: Next step at a place that holds no checkpoint.
 NO_CHECKPOINT = (
-    "give the directory that the query has as checkpointLocation; it may also not have started yet; if it was deleted, put it "
+    "check the address: it is the checkpointLocation of the query. It may also not have started yet; if it was deleted, put it "
     "back: airflow-ckpt restore REPOSITORY latest CHECKPOINT"
 )
 

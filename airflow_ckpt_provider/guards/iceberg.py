@@ -146,7 +146,7 @@ class IcebergGuard:
             return
         needed = self._settings.max_downtime + self._settings.buffer
         if left.seconds < needed:
-            hours = hours_needed((needed - left.seconds) * 1000 + left.max_age_ms)
+            hours = hours_needed(left.oldest_age_ms + needed * 1000)
             yield Judgement(
                 Verdict.UNKNOWN,
                 f"by {left.limited_by} the snapshots that the stream needs are kept for "

@@ -37,6 +37,7 @@ class TimeToExpiry:
     :param snapshots: so many more snapshots of branch main keep them whatever their age (``min-snapshots-to-keep``).
     :param limited_by: the setting that ends it, or ``gc.enabled`` where it forbids that anything expires.
     :param max_age_ms: for how long branch main keeps a snapshot.
+    :param oldest_age_ms: how old the oldest of them is that can expire.
     :param min_kept: how many of its newest snapshots it keeps.
     :param has_expired: the line of ancestors does not reach back to the table's first snapshot, so somebody expires them.
     """
@@ -45,6 +46,7 @@ class TimeToExpiry:
     snapshots: int
     limited_by: str
     max_age_ms: int
+    oldest_age_ms: int
     min_kept: int
     has_expired: bool
 
@@ -88,6 +90,7 @@ def time_to_expiry(metadata: Mapping[str, Any], snapshot: int, *, now_ms: int) -
         snapshots=max(0, kept - len(needed)),
         limited_by=by_branch if has_gc else _GC,
         max_age_ms=age,
+        oldest_age_ms=max((now_ms - _made(snapshots[id_]) for id_, end in until.items() if end < inf), default=0),
         min_kept=kept,
         has_expired=not is_whole,
     )
@@ -104,10 +107,15 @@ def _until(
 
     Other branches keep ancestors too, for as long as they exist; they are not counted, as a branch is dropped at any time.
     """
-    made = int(snapshots[id_]["timestamp-ms"])
+    made = _made(snapshots[id_])
     found: list[float] = [made + age]
     for reference in (metadata.get("refs") or {}).values():
         if reference.get("type") == "tag" and int(reference["snapshot-id"]) == id_:
             limit = reference.get("max-ref-age-ms") or properties.get(_REF_AGE)
             found.append(made + int(limit) if limit else inf)
     return max(found)
+
+
+def _made(snapshot: Mapping[str, Any]) -> int:
+    """When a snapshot was made, milliseconds since the epoch."""
+    return int(snapshot["timestamp-ms"])

@@ -173,20 +173,18 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
             manifest.backup_id,
             manifest.batch_id,
         )
-        return self._locked_again(manifest, repository, context, already_done=True)
+        return self._locked_again(manifest, repository, made_by(context), already_done=True)
 
     def _workers(self) -> int:
         return whole_number(self.workers, "workers", least=1) or WORKERS
 
-    def _locked_again(
-        self, manifest: Manifest, repository: Repository, context: Context, **why: bool
-    ) -> dict[str, Any]:
+    def _locked_again(self, manifest: Manifest, repository: Repository, made_by: str, **why: bool) -> dict[str, Any]:
         """The summary of a backup that was there already, locked for as long as a new one would be."""
         from airflow_ckpt_provider.backup.immutability import Immutability
 
         immutability = Immutability(repository, self._immutable_for(), self._workers())
         immutability.check()
-        until = immutability.lock_again(manifest, made_by=made_by(context))
+        until = immutability.lock_again(manifest, made_by=made_by)
         return self._old(manifest, repository, until, **why)
 
     def _old(self, manifest: Manifest, repository: Repository, until: datetime | None, **why: bool) -> dict[str, Any]:
@@ -224,7 +222,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
         skips = flag(self.skip_if_unchanged, "skip_if_unchanged")
         chosen = self._engine()
         if chosen == "spark":
-            return self._take_on_spark(checkpoint, repository, about, context, skips=skips)
+            return self._take_on_spark(checkpoint, repository, about, skips=skips)
         threads = Threads(self._workers())
         try:
             result = create_backup(
@@ -238,7 +236,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
             )
         except TooMuchForThreadsError as e:
             self.log.info("%d files, %s, are to be copied: Spark takes this backup", e.files, format_size(e.size))
-            return self._take_on_spark(checkpoint, repository, about, context, skips=False)
+            return self._take_on_spark(checkpoint, repository, about, skips=False)
         if result.unchanged:
             self._say_unchanged(result.manifest)
             return self._old(result.manifest, repository, result.immutable_until, unchanged=True)
@@ -271,7 +269,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
         )
 
     def _take_on_spark(
-        self, checkpoint: Checkpoint, repository: Repository, about: dict[str, Any], context: Context, *, skips: bool
+        self, checkpoint: Checkpoint, repository: Repository, about: dict[str, Any], *, skips: bool
     ) -> dict[str, Any]:
         from airflow_ckpt_provider.backup.immutability import Immutability
         from airflow_ckpt_provider.backup.stream_names import stream_name
@@ -289,7 +287,7 @@ class CheckpointBackupOperator(ExecutorsOperator, CheckpointOperator, StreamOper
         )
         if same:
             self._say_unchanged(same)
-            return self._locked_again(same, repository, context, unchanged=True)
+            return self._locked_again(same, repository, about["made_by"], unchanged=True)
         if text(self.kafka_config_id) is not None:
             self.log.warning("The identity of the Kafka topics is not recorded in a backup that Spark takes.")
         arguments = arguments_for(required(self.checkpoint, "checkpoint"), repository, **about)

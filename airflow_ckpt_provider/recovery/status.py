@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.beside import is_beside
 from airflow_ckpt_provider.backup.repository import Repository
-from airflow_ckpt_provider.change.history import UNDOABLE, not_undone
+from airflow_ckpt_provider.change.history import UNDOABLE, is_at, not_undone
 from airflow_ckpt_provider.change.plan import chain_command, sink_command, sink_words, undo_command, undo_of, undone_by
 from airflow_ckpt_provider.change.risks import sink_risk
 from airflow_ckpt_provider.change.sealing import STOPPING, of_change
@@ -155,7 +155,8 @@ def _has_run_since(place: str, record: Mapping[str, Any]) -> RewindStatus:
 
 
 def _changed(place: str, repository: Repository | None, there: Target, record: dict[str, Any]) -> RewindStatus:
-    if record.get("after") not in (None, there.fingerprint):
+    after = record.get("after")
+    if after not in (None, there.fingerprint) and not (repository and is_at(str(after), there, repository)):
         return _has_run_since(place, record)
     kind, plan_id = str(record["kind"]), str(record["plan_id"])
     plan = record.get("plan")
@@ -194,8 +195,8 @@ def status_in(
         return RewindStatus(
             UNTOUCHED,
             f"No change of {place} that is not undone is recorded {where}. Its newest committed batch is {committed}. "
-            "`inspect` and `doctor` say what its next start does. A change that was made with another repository is recorded "
-            "there.",
+            "`inspect` and `doctor` say what its next start does. A restore, or another change, that was made with another "
+            "repository is recorded in that one: name it (--repository).",
             (command("inspect", place),),
         )
     plan_id = str(record["plan_id"])
@@ -270,8 +271,9 @@ def _sealed(place: str, seal: Seal, repository: Repository | None) -> RewindStat
     if document is None or document.get("kind") not in UNDOABLE:
         return RewindStatus(
             SEALED_BY_ANOTHER,
-            f"{place} is sealed by plan {seal.plan_id} ({seal.reason}, {seal.made_by}), which is no change that this repository "
-            "knows: no Spark can start from it until whoever set the seal lifts it.",
+            f"{place} is sealed by plan {seal.plan_id} ({seal.reason}, {seal.made_by}), which is no change that "
+            f"{'this repository knows' if repository else 'a repository beside it knows'}: no Spark can start from it until "
+            "whoever set the seal lifts it.",
             (command("unseal", place, "--plan", seal.plan_id),),
             seal.plan_id,
         )

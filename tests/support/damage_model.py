@@ -23,7 +23,6 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from airflow_ckpt_provider import parallel
 from airflow_ckpt_provider.backup import lease
 from airflow_ckpt_provider.backup.copy import copy_backups
 from airflow_ckpt_provider.backup.create import create_backup
@@ -48,6 +47,7 @@ from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.packs import file_of, pack_size, read_moved
 from airflow_ckpt_provider.storage.signatures import Signing, public_key
 from tests.support.checkpoints import Files, batch_metadata, commit_log, metadata, offsets_log, plant
+from tests.support.one_by_one import one_by_one
 from tests.support.packs import cut_off, rot
 from tests.support.watched_stores import Killed, WatchedStore, forget_all, in_memory
 
@@ -87,7 +87,7 @@ class Stream(RuleBasedStateMachine):
             if name.startswith("airflow_ckpt_provider.backup.") and getattr(module, "datetime", None) is datetime:
                 self.patches.setattr(module, "datetime", DifferentClock)
         # One request at a time for each, or what happens would depend on Python's threads.
-        self.patches.setattr(parallel, "_MOST", 1)
+        one_by_one(self.patches)
         self.patches.setattr(lease, "_RENEW_EVERY", 10_000.0)
         DifferentClock.by = timedelta(0)
         self.base = self.where()

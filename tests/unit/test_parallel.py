@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
-import time
+import traceback
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -114,37 +116,55 @@ class TestSideBySide:
             side_by_side(lambda: int("x"), lambda: {}["y"])
 
 
-@pytest.mark.parametrize("how", ["in order", "side by side"])
-def test_an_interrupt_ends_what_has_begun_and_begins_nothing_more(how: str) -> None:
-    """Ctrl-C, and the timeout of a task: the call has returned only when no thread of it works any more."""
-    done: list[int] = []
-    began = threading.Event()
+def test_the_error_of_the_first_item_is_raised_whichever_comes_first() -> None:
+    failed = threading.Event()
 
     def work(item: int) -> None:
-        began.set()
-        time.sleep(0.01)
-        done.append(item)
+        if item == 1:
+            assert failed.wait(10)
+        elif item == 3:
+            failed.set()
+        else:
+            return
+        raise OSError(f"item {item}")
+
+    with pytest.raises(OSError, match="item 1"):
+        in_parallel(work, range(4), workers=4)
+
+
+@pytest.mark.parametrize("how", ["in order", "side by side"])
+def test_an_interrupt_is_raised_when_what_was_under_way_has_ended(how: str) -> None:
+    """Ctrl-C, and the timeout of a task: once the call has ended, no thread of it writes any more."""
+    main, interrupted, returned = threading.get_ident(), threading.Event(), threading.Event()
+    too_early: list[bool] = []
 
     def interrupt(*_: object) -> None:
+        interrupted.set()
         raise KeyboardInterrupt
 
-    def many() -> None:
-        for item in range(60):
-            work(item)
+    def work(item: int) -> None:
+        if item == 0:
+            assert any(waits() or returned.wait(0.001) for _ in range(10_000))
+            os.kill(os.getpid(), signal.SIGALRM)
+        assert interrupted.wait(10)
+        too_early.append(returned.wait(0.2))
+
+    def waits() -> bool:
+        """Whether the main thread has begun all it wants to begin, and waits for that."""
+        names = {each.name for each in traceback.extract_stack(sys._current_frames()[main])}
+        return not names.isdisjoint({"wait", "join"}) and "start" not in names
 
     calls: dict[str, Callable[[], object]] = {
-        "in order": lambda: in_parallel(work, range(100_000), workers=8),
-        "side by side": lambda: side_by_side(many, lambda: began.wait(10)),
+        "in order": lambda: in_parallel(work, range(100_000), workers=4),
+        "side by side": lambda: side_by_side(lambda: work(0), lambda: None),
     }
-    before = threading.active_count()
-    previous = signal.signal(signal.SIGALRM, interrupt)
+    before, previous = threading.active_count(), signal.signal(signal.SIGALRM, interrupt)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
         with pytest.raises(KeyboardInterrupt):
             calls[how]()
-        ended = len(done)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        returned.set()
         signal.signal(signal.SIGALRM, previous)
     assert threading.active_count() == before
-    assert ended == len(done) < 100_000
+    assert too_early
+    assert not any(too_early)

@@ -13,7 +13,8 @@ LOG_FILE_TORN = FindingKind(
     Severity.ERROR,
     "A file in `offsets/` or `commits/` that Spark reads at its start is empty or cut off.",
     "Fails at every start: `Incomplete log file`, `MALFORMED_LOG_FILE` or `Unexpected end-of-input`. An older entry is not read.",
-    "`--repair` removes the newest one: the batch is planned, or run, again. With a backup the file itself comes back.",
+    "Fetch the file from a backup (`--repair --repository`). Without one, `--repair` removes the newest entry: its batch is "
+    "planned, or run, again.",
 )
 OFFSETS_HOLE = FindingKind(
     "OFFSETS-HOLE",

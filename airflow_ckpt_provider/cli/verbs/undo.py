@@ -36,7 +36,8 @@ def undo(call: Call) -> Answer:
         rows += [("sink", f"{sink['uri']}: {_forward(sink['table_version'])}") for sink in outcome.sinks]
         if outcome.already_done and not args.plan:
             at = ("--repository", args.repository) if args.repository else ()
-            rows.append(("next", f"{command('status', checkpoint, *at)} names an older change (undo --plan ID)"))
+            older = "says whether an older change can be undone (undo --plan ID)"
+            rows.append(("next", f"{command('status', checkpoint, *at)} {older}"))
         call.screen.print(terminal.facts(rows))
     return Answer(outcome.to_json())
 

@@ -26,7 +26,7 @@ def test_not_a_checkpoint(verb: str, make: Callable[[Path], None], tmp_path: Pat
         refused(
             run(verb, place, *more),
             f"{place} is not a checkpoint: it has no offsets/, no commits/ and no metadata",
-            "give the directory that the query has as checkpointLocation; it may also not have started yet; "
+            "check the address: it is the checkpointLocation of the query. It may also not have started yet; "
             f"if it was deleted, put it back: airflow-ckpt restore {repository} latest {place}",
         )
 

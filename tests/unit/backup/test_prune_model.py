@@ -16,7 +16,6 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from airflow_ckpt_provider import parallel
 from airflow_ckpt_provider.backup import lease, pack_use
 from airflow_ckpt_provider.backup import repository as repositories
 from airflow_ckpt_provider.backup.create import create_backup
@@ -36,6 +35,7 @@ from airflow_ckpt_provider.storage.location import Location
 from tests.support.backups import files_in
 from tests.support.checkpoints import batch_metadata, commit_log, metadata, offsets_log, plant
 from tests.support.every_run import of_these
+from tests.support.one_by_one import one_by_one
 from tests.support.random_histories import settings_of
 from tests.support.watched_stores import Killed, forget_all, in_memory, watched
 
@@ -123,7 +123,7 @@ class Stream(RuleBasedStateMachine):
         self.place = self.base / "backups"
         # One request at a time for each actor, or what happens would depend on Python's threads.
         self.patches = pytest.MonkeyPatch()
-        self.patches.setattr(parallel, "_MOST", 1)
+        one_by_one(self.patches)
         self.patches.setattr(lease, "_RENEW_EVERY", 10_000.0)
         self.patches.setattr(repositories, "DEFAULT_FORMAT", self.format)
         self.patches.setattr(pack_use, "MERGED_FROM", 2)  # small packs are merged, too

@@ -53,17 +53,24 @@ def test_a_marker_that_was_deleted_is_no_reason_for_a_new_repository(place: Loca
     for opening in (Repository.open, Repository.open_or_create, Repository.open_if_there):
         with pytest.raises(RepositoryError) as error:
             opening(there)
-        assert (
-            error.value.message == f"{there} is a repository without its repository.json: backups and objects are there"
-        )
+        assert error.value.message == f"{there} is a repository without its repository.json: it holds backups of orders"
         assert "init" not in str(error.value.hint)
     assert contents(there) == before
-    with pytest.raises(RepositoryError) as encrypted:
-        Repository.open(replace(there, key=b"k" * 32))
-    assert str(encrypted.value.hint).endswith("airflow-ckpt key import REPOSITORY --file EXPORT")
+    secret = replace(place / "secret", key=b"k" * 32)
+    create_backup(Checkpoint.at(orders), Repository.open_or_create(secret))
+    secret.delete("repository.json")
+    for opened in (secret, replace(secret, key=None)):  # the marker held the repository's own key
+        with pytest.raises(RepositoryError) as encrypted:
+            Repository.open(opened)
+        assert str(encrypted.value.hint).endswith("airflow-ckpt key import REPOSITORY --file EXPORT")
     with pytest.raises(RepositoryError) as signed:
         Repository.open(replace(there, signing=Signing(None, (public_key(new_signing_key()),))))
     assert "any id will do" not in str(signed.value.hint)  # signatures would be of another id
+    there.create("signatures/backups/orders/1", b"by somebody")
+    with pytest.raises(RepositoryError) as signed:
+        Repository.open(there)
+    assert "any id will do" not in str(signed.value.hint)
+    there.delete("signatures/backups/orders/1")
     there.create("repository.json", str(error.value.hint).partition("any id will do): ")[2].encode())
     assert check_repository(Repository.open(there)).ok
     assert Repository.open(there).manifest() == made.manifest

@@ -122,7 +122,7 @@ def test_not_a_checkpoint(place: Location, files: Files) -> None:
         progress(place, files)
     assert error.value.message == f"{place} is not a checkpoint: it has no offsets/, no commits/ and no metadata"
     assert error.value.hint == (
-        "give the directory that the query has as checkpointLocation; it may also not have started yet; "
+        "check the address: it is the checkpointLocation of the query. It may also not have started yet; "
         "if it was deleted, put it back: airflow-ckpt restore REPOSITORY latest CHECKPOINT"
     )
 

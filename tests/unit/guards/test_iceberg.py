@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -17,8 +20,10 @@ from airflow_ckpt_provider.checkpoint.source_offsets import IcebergOffset, Opaqu
 from airflow_ckpt_provider.errors import UnreadableLogError
 from airflow_ckpt_provider.fleet.time_to_loss import time_to_loss
 from airflow_ckpt_provider.guards.iceberg import IcebergGuard
+from airflow_ckpt_provider.guards.iceberg_files import files_below
 from airflow_ckpt_provider.guards.registry import GuardedSource, GuardSettings, judge_source
 from airflow_ckpt_provider.guards.report import GuardReport, SourceReport
+from airflow_ckpt_provider.storage.location import Location
 from airflow_ckpt_provider.storage.opening import open_location
 from airflow_ckpt_provider.verdict import Verdict
 from tests.support.checkpoints import plant
@@ -181,6 +186,29 @@ def test_a_hadoop_table_of_which_something_is_unread(table: Table) -> None:
     assert "snap-" in judge(table, head, where=str(where)).reasons[0]
 
 
+def test_a_file_that_is_missing_counts_though_another_cannot_be_looked_for(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = table.head or 0
+    table.rows("c").rows("d")
+    where = table.as_hadoop_table()
+    gone, busy = (next(path for path in (where / "data").rglob("*.parquet") if holds(path, row)) for row in "cd")
+    gone.unlink()
+
+    class Throttled:
+        def __init__(self, place: Location) -> None:
+            self._files = files_below(place)
+
+        def new_input(self, path: str) -> Any:
+            if path.endswith(busy.name):
+                raise OSError("SlowDown")
+            return self._files.new_input(path)
+
+    monkeypatch.setattr("airflow_ckpt_provider.guards.iceberg_client.files_below", Throttled)
+    report = judge(table, head, where=str(where))
+    assert (report.verdict, gone.name in report.reasons[0]) == (Verdict.WILL_FAIL, True)
+
+
 def holds(file: Path, row: str) -> bool:
     return row in pq.read_table(file)["row"].to_pylist()
 
@@ -276,6 +304,22 @@ class TestTimeToExpiry:
         for seconds, hours in ((4 * 3600.0 - 65, 4), (4 * 3600.0 - 30, 5)):
             (reason,) = judge(table, table.head or 0, max_downtime=seconds).reasons
             assert f"to {hours * 3_600_000} ({hours} hours)" in reason
+
+    @pytest.mark.parametrize("hours_ago", [0, 480])
+    def test_once_the_age_that_is_named_is_set_it_is_enough(
+        self, table: Table, hours_ago: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody has written to the table for twenty days: 146 hours were named, then 172, then 198."""
+        head = table.head or 0
+        later = time.time_ns() + hours_ago * 3600 * 10**9
+        clock = SimpleNamespace(time_ns=lambda: later)
+        monkeypatch.setattr("airflow_ckpt_provider.guards.iceberg.time", clock)
+        (reason,) = judge(table, head, max_downtime=self.DAY + 5 * self.DAY).reasons
+        named = re.search(r"max-snapshot-age-ms to (\d+) ", reason)
+        assert named
+        self.set(table, max_snapshot_age_ms=named[1])
+        later += 59 * 10**9
+        assert judge(table, head, max_downtime=self.DAY + 5 * self.DAY).verdict is Verdict.SAFE
 
     def test_a_planned_downtime(self, table: Table) -> None:
         head = table.head or 0

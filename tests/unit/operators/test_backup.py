@@ -157,7 +157,7 @@ def test_not_a_checkpoint_is_not_retried(tmp_path: Path, repository: Path, run: 
     assert not (tmp_path / "none").exists()
     assert str(e.value) == (
         f"{tmp_path}/nothing is not a checkpoint: it has no offsets/, no commits/ and no metadata\n"
-        "HINT: give the directory that the query has as checkpointLocation; it may also not have started yet; "
+        "HINT: check the address: it is the checkpointLocation of the query. It may also not have started yet; "
         "if it was deleted, put it back: airflow-ckpt restore REPOSITORY latest CHECKPOINT"
     )
 

@@ -45,6 +45,7 @@ from tests.support.damaged_samples import (
     snapshot_missing,
     source_log_missing,
 )
+from tests.support.one_by_one import one_by_one
 from tests.support.spoiled import spoil
 from tests.support.stopped import ACCEPTED, STOPPED
 from tests.support.watched_stores import Killed, Life, forget_all, in_memory, watched
@@ -375,7 +376,7 @@ KILLED = {
 def test_killed_at_every_write(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At every moment as before, sealed, or repaired; and the same command ends it as if it had never been stopped."""
     # One after the other, so that a number of writes is always the same ones.
-    monkeypatch.setattr("airflow_ckpt_provider.parallel._MOST", 1)
+    one_by_one(monkeypatch)
     kind, damage, with_backup = KILLED[case]
     # Without Hadoop's hidden checksums: a seal on their path takes one with it.
     of = {path: content for path, content in sample("4.0.0", kind).files.items() if "/." not in path}

@@ -142,6 +142,25 @@ def test_sealed_by_somebody_else(orders: Location) -> None:
     assert found(orders).kind == "untouched"
 
 
+def test_what_a_later_change_has_put_back_is_not_taken_for_a_batch_of_the_stream(orders: Location) -> None:
+    """The files are others after it, with the same contents: ``status`` said that nothing can be undone, and ``undo`` did it."""
+    held = repository(orders)
+    manifest = create_backup(Checkpoint.at(orders), held, name="orders", restorable_batches=3).manifest
+    before = contents(orders)
+    plans = []
+    for batch in (NEWEST - 1, NEWEST - 2):
+        plans.append(plan_restore(held, manifest, orders, batch=batch, replace=True))
+        apply_restore(plans[-1], rest=STOPPED)
+    undo(orders, held, rest=STOPPED)
+    situation = found(orders)
+    assert (situation.kind, situation.plan_id) == ("changed", plans[0].plan_id)
+    (offered,) = [each for each in situation.commands if " undo " in each]
+    assert run(f"{offered} --query-is-stopped --quiet-for 0") == 0
+    assert contents(orders) == before
+    plant(orders, stream(NEWEST + 1))
+    assert found(orders).kind == "untouched"
+
+
 def test_after_an_undo_the_rewind_is_forgotten(orders: Location) -> None:
     rewind(orders, "to_batch", 2)
     undo(orders, repository(orders), rest=STOPPED)
