@@ -73,10 +73,6 @@ FORMATS = (1, 2)
 DEFAULT_FORMAT = 1
 
 
-class _LostMarkerError(RepositoryError):
-    """There are backups, and the file that makes the place a repository is gone."""
-
-
 class Repository(Records):
     """An open repository. Use :meth:`open`, or :meth:`open_or_create` to make one on purpose.
 
@@ -115,7 +111,7 @@ class Repository(Records):
         except FileNotFoundError:
             wanted = f"; repository {location.repository_id} is expected there" if location.repository_id else ""
             if streams := streams_in(location):
-                raise _LostMarkerError(
+                raise RepositoryError(
                     f"{location} is a repository without its {MARKER}: it holds backups of {', '.join(streams)}{wanted}",
                     hint=way_back(location, streams[0], version=FORMATS[0]),
                 ) from None
@@ -159,10 +155,10 @@ class Repository(Records):
         """
         try:
             return cls.open(location)
-        except _LostMarkerError:
-            raise
         except RepositoryError:
-            if any(not is_hidden_name_of(file.path, MARKER) for file in location.list().files):
+            there = location.list()
+            has_files = any(not is_hidden_name_of(file.path, MARKER) for file in there.files)
+            if has_files or ("backups" in there.directories and streams_in(location)):
                 raise
             return None
 
@@ -176,14 +172,12 @@ class Repository(Records):
         """
         try:
             return cls.open(location)
-        except _LostMarkerError:
-            raise
         except RepositoryError:
             top = location.list()
             # A process that is killed while it makes the repository may leave a part of the marker under a hidden name.
             files = [file.path for file in top.files if not is_hidden_name_of(file.path, MARKER)]
             names = [*files, *top.directories]
-            if MARKER in names or location.repository_id is not None:
+            if MARKER in names or location.repository_id is not None or ("backups" in names and streams_in(location)):
                 raise
         if names:
             what = "a checkpoint" if {"offsets", "commits"} & set(names) else f"other files ({', '.join(names[:3])}, …)"
