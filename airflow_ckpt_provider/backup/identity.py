@@ -100,6 +100,28 @@ def is_same_stream(repository: Repository, manifest: Manifest, place: Location, 
     )
 
 
+def newest_of_place(repository: Repository, manifest: Manifest, place: Location) -> Manifest | None:
+    """The newest backup of another stream at a place; ``None``: there is none that can be read, or the place is that of ``manifest``.
+
+    :param repository: the repository.
+    :param manifest: a backup whose stream is not meant.
+    :param place: a checkpoint, or where one was.
+    """
+    if is_place(place, manifest.checkpoint):
+        return None
+
+    def newest(name: str) -> Manifest | None:
+        for backup_id in reversed(repository.backup_ids(name)):
+            with suppress(CkptError):
+                return repository.read_manifest(name, backup_id, with_files=False)
+        return None
+
+    found = in_parallel(newest, [name for name in repository.names() if name != manifest.name])
+    of_place = [m for m in found if m and is_place(place, m.checkpoint)]
+    last = max(of_place, key=lambda m: m.created, default=None)
+    return None if last is None or is_same_stream(repository, manifest, place, last.query_id) else last
+
+
 def _changes_known(repository: Repository, checkpoint: Location) -> list[IdChange]:
     """The changes of query ids that are kept in a repository, and in the one beside the checkpoint."""
     kept = id_changes(repository)
@@ -167,18 +189,17 @@ def _was_restored_to(repository: Repository, newest: Manifest, checkpoint: Locat
 
 def _other_stream(repository: Repository, newest: Manifest, checkpoint: Location, query_id: str) -> OtherStreamError:
     name = newest.name
-    here = f"query {query_id} of {checkpoint}"
+    what, here = "of another stream", f"query {query_id} of {checkpoint}"
     other = new_name(repository.names(), checkpoint)
     if newest.query_id == query_id:
-        why = (
-            f"if the checkpoint was moved, say so (--new-life, or new_life=True, with --name {name}); for a copy of it"
-        )
+        what, here = "of another place", f"the same query at {checkpoint}"
+        why = f"if the checkpoint was moved here, say so (--new-life, or new_life=True, with --name {name}); for a copy of it"
     elif is_place(checkpoint, newest.checkpoint):
         why = "if the stream was reset, say so (--new-life, or new_life=True); for another stream"
     else:
         why = f"if it continues that stream, say so (--new-life, or new_life=True, with --name {name}); for another one"
     return OtherStreamError(
-        f"the backups named {name!r} in {repository.location} are of another stream: {stream_in_words(newest)} "
+        f"the backups named {name!r} in {repository.location} are {what}: {stream_in_words(newest)} "
         f"(newest: {newest.backup_id}); this is {here}",
         hint=f"{why}, give another name (--name {other}, or name={other!r})",
         other=newest.query_id != query_id and not is_place(checkpoint, newest.checkpoint),

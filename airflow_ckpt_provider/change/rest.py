@@ -374,7 +374,8 @@ def _error(location: Location, found: _NotKnown, *, stopping: bool) -> QueryNotS
     what = "is in use" if found.is_used else "may be in use: it is not known that its query is stopped"
     ways = (
         "stop the query. Then (1) say so: query_is_stopped / --query-is-stopped; or (2) give a probe that can report it: the "
-        "driver's progress lines, the application's address in Spark's REST interface, or a command"
+        "driver's progress lines (--progress-log), the application's address in Spark's REST interface (--spark-api), or a "
+        "command (--stopped-if)"
     )
     if found.needed is not None:  # else no silence is a proof, however long it is
         ways += f"; or (3) leave it without a change for {found.needed:.0f} s and allow that wait (wait_at_most / --wait-at-most)"

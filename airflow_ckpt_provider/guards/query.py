@@ -222,7 +222,7 @@ def guard_query(query: GuardedQuery, settings: GuardSettings, *, guards: Sequenc
     reports = tuple(found[source.name] for source in query.sources)
     if query.not_compared and KIND in kinds:
         judgements.append(Judgement(Verdict.SAFE, query.not_compared))
-    return GuardReport(query.subject, reports, tuple(judgements), query.batch_id)
+    return GuardReport(query.subject, reports, tuple(judgements), query.batch_id, settings.max_downtime)
 
 
 def _of_no_guard(settings: GuardSettings, guards: Sequence[Guard]) -> list[Judgement]:

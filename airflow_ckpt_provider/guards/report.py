@@ -116,12 +116,19 @@ class GuardReport:
     :param sources: its sources.
     :param judgements: what was found of the checkpoint itself rather than of a source.
     :param batch_id: the batch that will run first; ``None`` where offsets were given by hand.
+    :param max_downtime: seconds that the stream was said to be down from now on; ``None``: it was judged for a start now.
     """
 
     subject: str
     sources: tuple[SourceReport, ...]
     judgements: tuple[Judgement, ...] = ()
     batch_id: int | None = None
+    max_downtime: float | None = None
+
+    @property
+    def down_in_words(self) -> str:
+        """How long the stream was said to be down, so that ``24`` is not read as hours; empty where nobody said it."""
+        return "" if self.max_downtime is None else format_duration(self.max_downtime)
 
     @property
     def verdict(self) -> Verdict:
@@ -154,6 +161,7 @@ class GuardReport:
         return {
             "subject": self.subject,
             "batch_id": self.batch_id,
+            "max_downtime": self.max_downtime,
             "verdict": self.verdict.value,
             "reasons": list(self.reasons),
             "lost": self.lost,
@@ -166,6 +174,8 @@ class GuardReport:
         head = [markdown.line(f"## {self.verdict.value}: {self.subject}"), ""]
         if self.batch_id is not None:
             head.append(f"The next batch is {self.batch_id}.")
+        if down := self.down_in_words:
+            head.append(f"The stream is down for {down} from now on.")
         if self.judgements:
             head.append(markdown.bullets(j.reason for j in self.judgements))
         return "\n".join(head + [part for source in self.sources for part in ("", source.to_markdown())]) + "\n"

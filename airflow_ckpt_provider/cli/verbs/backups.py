@@ -10,12 +10,14 @@ from rich.text import Text
 from airflow_ckpt_provider.backup.contents import no_backup_of
 from airflow_ckpt_provider.backup.damaged import read_damaged
 from airflow_ckpt_provider.backup.manifest import Manifest
+from airflow_ckpt_provider.backup.notes import Hold, HoldEvent, holds
 from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.repository_check import DamagedBackup, readable
 from airflow_ckpt_provider.backup.sets import all_sets
 from airflow_ckpt_provider.cli import terminal
 from airflow_ckpt_provider.cli.calling import Answer, Call
 from airflow_ckpt_provider.cli.kafka_config import judged_backups
+from airflow_ckpt_provider.errors import RepositoryError
 
 if TYPE_CHECKING:
     from airflow_ckpt_provider.guards.kafka_backups import BackupVerdict
@@ -28,6 +30,8 @@ def backups(call: Call) -> Answer:
         return _sets(call, repository)
     names = repository.names() if call.args.name is None else (call.args.name,)
     found: dict[str, list[Manifest]] = {}
+    #: Path of a manifest -> the newest word on its hold.
+    held: dict[str, Hold] = {}
     damaged: list[str] = []
     for name in names:
         known = read_damaged(repository.location, name)
@@ -37,16 +41,27 @@ def backups(call: Call) -> Answer:
             else:
                 damaged += (f"{name} {each.backup_id}: {damage.message}" for damage in known.of(each).values())
                 found.setdefault(name, []).append(each)
+        try:
+            words = holds(repository, name) if name in found else {}
+        except RepositoryError as e:
+            damaged.append(f"{e.message}: {e.hint}")
+        else:
+            held |= {m.path: words[m.backup_id] for m in found.get(name, ()) if m.backup_id in words}
     if call.args.name is not None and not found and not damaged:
         raise no_backup_of(repository, call.args.name)
     listed = [manifest for manifests in found.values() for manifest in manifests]
     verdicts = judged_backups(call.args.kafka_config, listed) if call.args.kafka_config else {}
     if call.screen:
-        _show(repository, found, damaged, verdicts, call.screen)
+        _show(repository, found, held, damaged, verdicts, call.screen)
     document = {
         "repository": repository.location.uri,
         "backups": [
-            {**m.summary(), **({"source_verdict": verdicts[m.path].to_json()} if verdicts else {})} for m in listed
+            {
+                **m.summary(),
+                "hold": held[m.path].to_json() if m.path in held else None,
+                **({"source_verdict": verdicts[m.path].to_json()} if verdicts else {}),
+            }
+            for m in listed
         ],
         "findings": damaged,
     }
@@ -76,6 +91,7 @@ def _sets(call: Call, repository: Repository) -> Answer:
 def _show(
     repository: Repository,
     found: dict[str, list[Manifest]],
+    held: dict[str, Hold],
     damaged: list[str],
     verdicts: dict[str, BackupVerdict],
     screen: Console,
@@ -96,7 +112,7 @@ def _show(
                 f"{len(m.files):,}",
                 terminal.size(m.bytes),
                 *([verdicts[m.path].usefulness.value] if verdicts else []),
-                Text(_about(m)),
+                Text(_about(m, held.get(m.path))),
             )
         screen.print(shown)
     if damaged:
@@ -110,6 +126,8 @@ def _span(batches: tuple[int, ...]) -> str:
     return f"{batches[0]}-{batches[-1]}" if whole and len(batches) > 2 else ", ".join(map(str, batches))
 
 
-def _about(manifest: Manifest) -> str:
+def _about(manifest: Manifest, hold: Hold | None) -> str:
+    words = {HoldEvent.HELD: "held: {}", HoldEvent.GOING: "being removed: {}"}
+    word = words[hold.event].format(hold.reason) if hold and hold.event in words else ""
     tags = " ".join(f"{key}={value}" for key, value in manifest.tags.items())
-    return "; ".join(filter(None, (manifest.reason, tags)))
+    return "; ".join(filter(None, (word, manifest.reason, tags)))

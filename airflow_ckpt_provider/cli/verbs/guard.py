@@ -74,8 +74,11 @@ def _settings(call: Call) -> GuardSettings:
 
 def _show(report: GuardReport, screen: Console) -> None:
     screen.print(Text.assemble((report.subject, "bold"), "  ", terminal.verdict(report.verdict)))
-    if report.batch_id is not None:
-        screen.print(terminal.facts([("next batch", str(report.batch_id))]))
+    rows = [("next batch", str(report.batch_id))] if report.batch_id is not None else []
+    if down := report.down_in_words:
+        rows.append(("down for", f"{down} from now on"))
+    if rows:
+        screen.print(terminal.facts(rows))
     if report.judgements:
         screen.print(terminal.findings(j.reason for j in report.judgements))
     for source in report.sources:

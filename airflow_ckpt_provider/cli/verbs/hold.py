@@ -10,25 +10,27 @@ from airflow_ckpt_provider.cli.calling import Answer, Call
 
 def hold(call: Call) -> Answer:
     """Hold a backup."""
-    repository, manifest = _backup(call)
+    repository, manifest, before = _backup(call)
     word = notes.hold(repository, manifest, reason=call.args.reason, made_by=call.made_by)
-    return _answer(call, manifest, word, f"Backup {manifest.backup_id} of {manifest.name} stays: {word.reason}")
+    return _answer(call, manifest, word, f"was held already: {word.reason}" if word == before else "is held now")
 
 
 def release(call: Call) -> Answer:
     """Release a backup."""
-    repository, manifest = _backup(call)
+    repository, manifest, before = _backup(call)
     dead = call.args.expire_is_dead
     word = notes.release(repository, manifest, reason=call.args.reason, made_by=call.made_by, dead_expires=dead)
-    return _answer(call, manifest, word, f"Backup {manifest.backup_id} of {manifest.name} is not held")
+    is_new = before is not None and word != before
+    return _answer(call, manifest, word, "is released" if is_new else "was not held: nothing was changed")
 
 
-def _backup(call: Call) -> tuple[Repository, Manifest]:
+def _backup(call: Call) -> tuple[Repository, Manifest, notes.Hold | None]:
     repository = Repository.open(call.places(call.args.repository, role="repository"))
-    return repository, repository.manifest(call.args.backup, name=call.args.name)
+    manifest = repository.manifest(call.args.backup, name=call.args.name)
+    return repository, manifest, notes.hold_of(repository, manifest.name, manifest.backup_id)
 
 
 def _answer(call: Call, manifest: Manifest, word: notes.Hold, says: str) -> Answer:
     if call.screen:
-        call.screen.print(says)
+        call.screen.print(f"Backup {manifest.backup_id} of {manifest.name} {says}", soft_wrap=True)
     return Answer({"backup_id": manifest.backup_id, "name": manifest.name, **word.to_json()})

@@ -62,8 +62,8 @@ class RestorePlan(Plan):
     :param kept_before: where an attempt of an earlier version of this package has kept what is replaced.
     :param continued: it was begun before, and is resumed.
     :param observed: URI of the former version of a flow, where the target is its next one; else empty.
-    :param other_query: id of the query whose checkpoint is replaced, or that the flow ran as before, if it is not known to be the
-        backup's query; else empty.
+    :param other_query: id of the query whose checkpoint is replaced, or that the flow ran as before, or that was backed up from
+        this place under another name, if it is not known to be the backup's query; else empty.
     :param chain: the restore of several streams that it is a part of: see
         :func:`~airflow_ckpt_provider.change.plan.chain_command`; ``None``: it is a restore of its own.
     :param is_prepared: the backup was found whole already, and is kept from being pruned.
@@ -115,13 +115,15 @@ class RestorePlan(Plan):
 
     @property
     def risks(self) -> tuple[Risk, ...]:
-        """What has to be accepted: that another query's checkpoint is replaced, and what a named sink does, or may do."""
+        """What has to be accepted: that another query's checkpoint is, or was, there, and what a named sink does, or may do."""
         return (*(() if self.already_done else self._risk_of_query), *self._risks_of_sinks)
 
     @property
     def _holder(self) -> str:
-        """Where the other query is. The next version of a flow is empty."""
-        return "the former version of the flow holds" if self.observed else "the target holds"
+        """Where the other query is. The next version of a flow is empty, and the target may be."""
+        if self.observed:
+            return "the former version of the flow holds"
+        return "the target holds" if self.replacing else "the newest backup of this place holds"
 
     @property
     def _risk_of_query(self) -> tuple[Risk, ...]:

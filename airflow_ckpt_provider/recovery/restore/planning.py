@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_ckpt_provider.backup.content_checks import content_damage, read_content
 from airflow_ckpt_provider.backup.file_entry import FileEntry
-from airflow_ckpt_provider.backup.identity import is_same_stream
+from airflow_ckpt_provider.backup.identity import is_same_stream, newest_of_place
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.records import new_plan_id
 from airflow_ckpt_provider.backup.repository import Repository
@@ -102,7 +102,10 @@ def plan_restore(
 
 
 def _other_query(repository: Repository, manifest: Manifest, there: Target) -> str:
-    """The id of a query whose checkpoint would be replaced by that of another; empty where it is the same, or cannot be read."""
+    """The id of a query whose checkpoint is, or was, at the target; empty where it is the same, or cannot be read."""
+    if there.is_empty:
+        newest = newest_of_place(repository, manifest, there.location)
+        return newest.query_id if newest else ""
     if METADATA_FILE not in there.visible:
         return ""
     try:

@@ -213,7 +213,7 @@ def test_a_moved_checkpoint_and_a_copy_need_a_word(place: Location) -> None:
         with pytest.raises(OtherStreamError) as error:
             back_up(place, "new/orders", **options)
         assert error.value.hint == (
-            "if the checkpoint was moved, say so (--new-life, or new_life=True, with --name orders); for a copy of it, give "
+            "if the checkpoint was moved here, say so (--new-life, or new_life=True, with --name orders); for a copy of it, give "
             "another name (--name new.orders, or name='new.orders')"
         )
     moved = back_up(place, "new/orders", name="orders", new_life=True)

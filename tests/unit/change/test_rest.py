@@ -172,8 +172,8 @@ class TestSilence:
         )
         assert error.hint == (
             "stop the query. Then (1) say so: query_is_stopped / --query-is-stopped; or (2) give a probe that can report it: the "
-            "driver's progress lines, the application's address in Spark's REST interface, or a command; or (3) leave it "
-            "without a change for 2700 s and allow that wait (wait_at_most / --wait-at-most)"
+            "driver's progress lines (--progress-log), the application's address in Spark's REST interface (--spark-api), or a command "
+            "(--stopped-if); or (3) leave it without a change for 2700 s and allow that wait (wait_at_most / --wait-at-most)"
         )
 
     @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ class TestSilence:
         assert why.rpartition("|")[2] in error.message
         assert error.needed is None
         assert error.hint is not None
-        assert error.hint.endswith("in Spark's REST interface, or a command")  # there is no third way
+        assert error.hint.endswith("or a command (--stopped-if)")  # there is no third way
         assert world.awake == 0
 
     def test_a_probe_is_asked_meanwhile(self) -> None:

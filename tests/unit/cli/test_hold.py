@@ -58,3 +58,37 @@ def test_an_expire_shows_the_prune_that_it_has_carried_out(tmp_path: Path, monke
     assert (done.code, done.err) == (0, "")
     assert [each["backup_id"] for each in done.document["outcome"]["held_meanwhile"]] == [oldest.backup_id]
     assert (done.document["prune"]["objects"], done.document["prune_outcome"]["objects"]) == (0, 0)
+
+
+def test_what_was_held_is_listed_and_a_release_says_whether_it_changed_anything(repository: Path) -> None:
+    opened = Repository.open(open_location(str(repository)))
+    backup_id = opened.manifest().backup_id
+    subject = f"Backup {backup_id} of orders "
+
+    def said(verb: str, reason: str) -> str:
+        done = run(verb, repository, backup_id, "--reason", reason)
+        assert (done.code, done.err) == (0, "")
+        return done.out
+
+    assert said("release", "nothing") == f"{subject}was not held: nothing was changed\n"
+    assert run("backups", repository, "--json").document["backups"][-1]["hold"] is None
+    assert said("hold", "incident 4711") == f"{subject}is held now\n"
+    assert said("hold", "another") == f"{subject}was held already: incident 4711\n"
+    listed = run("backups", repository, "--json").document["backups"][-1]["hold"]
+    assert (listed["held"], listed["reason"]) == (True, "incident 4711")
+    assert "held: incident 4711" in run("backups", repository).out
+    assert said("release", "over") == f"{subject}is released\n"
+    assert said("release", "over") == f"{subject}was not held: nothing was changed\n"
+    assert run("backups", repository, "--json").document["backups"][-1]["hold"]["held"] is False
+    assert "incident" not in run("backups", repository).out
+
+
+def test_a_hold_that_cannot_be_read_is_a_finding_and_hides_no_backup(repository: Path) -> None:
+    opened = Repository.open(open_location(str(repository)))
+    held = hold(opened, opened.manifest(), reason="audit")
+    note = f"holds/orders/{opened.manifest().backup_id}/{held.number:06}.json"
+    opened.location.replace(note, b"[")
+    listed = run("backups", repository, "--json")
+    assert listed.code == 1
+    assert len(listed.document["backups"]) == len(opened.backup_ids("orders"))
+    assert any(note in finding for finding in listed.document["findings"])

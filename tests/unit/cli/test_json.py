@@ -59,7 +59,8 @@ def test_backup_and_backups(checkpoint: Path, tmp_path: Path):
     assert listed.keys() == keys.keys()
     named_in(keys["backups"], listed["backups"])
     assert listed["backups"] == [
-        {key: value for key, value in d.items() if key in listed["backups"][0]} for d in (document, again)
+        {"hold": None, **{key: value for key, value in d.items() if key in listed["backups"][0]}}
+        for d in (document, again)
     ]
     assert listed["findings"] == []
 

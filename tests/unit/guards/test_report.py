@@ -57,6 +57,14 @@ def test_json_is_plain_and_keyed_as_the_offset_log() -> None:
     assert (value["verdict"], value["batch_id"], value["subject"]) == ("SAFE", 4, "ck")
 
 
+def test_how_long_the_stream_is_down_is_shown_with_its_unit() -> None:
+    """``--max-downtime 24`` is 24 seconds, and its ``SAFE`` was not to be told from that of 24 hours."""
+    report = GuardReport("ck", (source(Verdict.SAFE),), batch_id=4, max_downtime=24.0)
+    assert report.to_json()["max_downtime"] == 24.0
+    assert "The stream is down for 24 s from now on." in report.to_markdown()
+    assert "is down" not in GuardReport("ck", (source(Verdict.SAFE),), batch_id=4).to_markdown()
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("24h", 86400), ("1d 12h", 129600), ("1d12h", 129600), ("90min", 5400), ("90m", 5400), ("1.5h", 5400), ("7", 7)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,8 @@ def test_an_iceberg_table_of_a_catalog(tmp_path: Path) -> None:
     file = declared(tmp_path, Path(place), source)
     finished = run("guard", "--stream", "orders", "--streams", file, "--json")
     assert (finished.code, finished.document["verdict"]) == (0, "SAFE")
+    down = run("guard", "--stream", "orders", "--streams", file, "--max-downtime", "24")
+    assert re.search(r"down for +24 s from now on", down.out)
     task = RecoveryPreflightOperator(task_id="p", stream="orders", streams_file=str(file))
     task.render_template_fields({})
     assert task.execute({})["verdict"] == "SAFE"

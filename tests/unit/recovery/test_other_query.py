@@ -156,3 +156,45 @@ def test_a_rewind_to_the_backup_of_another_stream_is_refused(
     assert error.value.hint == (
         "choose a backup of this stream, or restore that one: `airflow-ckpt restore … --replace --accept other_query`"
     )
+
+
+class TestIntoAnEmptyPlace:
+    """The checkpoint is lost, and the backup of another stream is chosen, by ``latest`` or a wrong ``--name``."""
+
+    @pytest.fixture
+    def lost(self, place: Location, orders: Location) -> Location:
+        back_up(place, "orders")
+        for path in contents(orders):
+            orders.delete(path)
+        return orders
+
+    def test_of_a_stream_that_was_backed_up_from_there(
+        self, place: Location, lost: Location, payments: Manifest
+    ) -> None:
+        made = plan(place, payments, sink=SinkAnswer(Verdict.SAFE, ("the sink says so",)))
+        assert made.verdict is Verdict.UNKNOWN
+        assert [(risk.word, risk.why) for risk in made.risks] == [
+            (
+                "other_query",
+                f"the newest backup of this place holds query {QUERY_ID}, and the backup is of query {OTHER} of "
+                f"{(place / 'payments').uri}; nothing shows that they are one stream",
+            )
+        ]
+        with pytest.raises(RefusedError, match="needs somebody to accept: other_query"):
+            apply_restore(made, rest=STOPPED)
+        assert contents(lost) == {}
+        apply_restore(made, rest=STOPPED, accept=["other_query"])
+        assert query_id(lost) == OTHER
+
+    def test_of_the_same_stream_under_another_name(self, place: Location, lost: Location) -> None:
+        begin(place / "moved")
+        assert plan(place, back_up(place, "moved").manifest).risks == ()
+
+    def test_a_place_of_nobody(self, place: Location, payments: Manifest) -> None:
+        assert plan(place, payments).risks == ()
+
+    def test_backups_that_cannot_be_read_say_nothing(self, place: Location, lost: Location, payments: Manifest) -> None:
+        kept = repository(place)
+        path = kept.manifest(name="orders").path
+        kept.location.replace(path, b"{")
+        assert plan(place, payments).risks == ()
