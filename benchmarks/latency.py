@@ -165,7 +165,7 @@ OPERATIONS = (
     Operation("guard (Delta and files)", guard, requests=12 + VERSIONS + ENTRIES, chain=8),
     Operation("backup, nothing new", nothing_new, requests=30 + PARTITIONS, chain=17),
     Operation("backup, nothing committed", nothing_committed, requests=10, chain=4),
-    Operation("plan of a restore", plan_of_restore, requests=7, chain=5),
+    Operation("plan of a restore", plan_of_restore, requests=8, chain=5),
 )
 
 

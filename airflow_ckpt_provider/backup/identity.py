@@ -101,7 +101,7 @@ def is_same_stream(repository: Repository, manifest: Manifest, place: Location, 
 
 
 def newest_of_place(repository: Repository, manifest: Manifest, place: Location) -> Manifest | None:
-    """The newest backup of another stream at a place; ``None``: there is none that can be read, or the place is that of ``manifest``.
+    """The newest backup of another stream at a place; ``None``: none can be read, or the place is that of ``manifest``.
 
     :param repository: the repository.
     :param manifest: a backup whose stream is not meant.
@@ -111,12 +111,18 @@ def newest_of_place(repository: Repository, manifest: Manifest, place: Location)
         return None
 
     def newest(name: str) -> Manifest | None:
-        for backup_id in reversed(repository.backup_ids(name)):
-            with suppress(CkptError):
-                return repository.read_manifest(name, backup_id, with_files=False)
+        with suppress(CkptError):
+            for backup_id in reversed(repository.backup_ids(name)):
+                with suppress(CkptError):
+                    return repository.read_manifest(name, backup_id, with_files=False)
         return None
 
-    found = in_parallel(newest, [name for name in repository.names() if name != manifest.name])
+    try:
+        names = [name for name in repository.names() if name != manifest.name]
+    except CkptError as e:  # whoever may read one stream only can restore it
+        log.warning("whether %s is the place of another stream is not known: %s", place, e)
+        return None
+    found = in_parallel(newest, names)
     of_place = [m for m in found if m and is_place(place, m.checkpoint)]
     last = max(of_place, key=lambda m: m.created, default=None)
     return None if last is None or is_same_stream(repository, manifest, place, last.query_id) else last

@@ -21,7 +21,7 @@ from airflow_ckpt_provider.change.target import Target, check_alone, inspect_tar
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.seal import Seal
 from airflow_ckpt_provider.errors import RefusedError, SealedError, UnreadableLogError
-from airflow_ckpt_provider.parallel import in_parallel
+from airflow_ckpt_provider.parallel import in_parallel, side_by_side
 from airflow_ckpt_provider.recovery.restore.plan import INTO_EMPTY, REPLACING, RestorePlan, restore_command
 from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place, relocated, spark_uri
 from airflow_ckpt_provider.recovery.restore.safety import kept_by_earlier_version
@@ -61,8 +61,12 @@ def plan_restore(
     batch_id = manifest.batch_id if batch is None else batch
     entries = manifest.files_of(batch_id)
     _check_place(repository, manifest, target)
-    refuse_damage(manifest, [d.message for d in check_structure(repository, manifest, entries)])
-    there = inspect_target(target)
+
+    def checked() -> Target:
+        refuse_damage(manifest, [d.message for d in check_structure(repository, manifest, entries)])
+        return inspect_target(target)
+
+    of_place, there = side_by_side(lambda: newest_of_place(repository, manifest, target), checked)
     begun = there.seal if there.seal and (there.seal.plan_id != seal_id or _is_of_restore(there.seal)) else None
     kept = (repository.kept_plan(begun.plan_id) if begun else None) or {}
     target_uri = target_uri or str(kept.get("target_uri") or "")
@@ -98,14 +102,13 @@ def plan_restore(
             hint="replace is for checkpoints only; choose an empty place",
         )
     check_alone(there, there.files)
-    return replace_fields(plan, other_query=_other_query(repository, manifest, there))
+    return replace_fields(plan, other_query=_other_query(repository, manifest, there, of_place))
 
 
-def _other_query(repository: Repository, manifest: Manifest, there: Target) -> str:
+def _other_query(repository: Repository, manifest: Manifest, there: Target, of_place: Manifest | None) -> str:
     """The id of a query whose checkpoint is, or was, at the target; empty where it is the same, or cannot be read."""
     if there.is_empty:
-        newest = newest_of_place(repository, manifest, there.location)
-        return newest.query_id if newest else ""
+        return of_place.query_id if of_place else ""
     if METADATA_FILE not in there.visible:
         return ""
     try:
