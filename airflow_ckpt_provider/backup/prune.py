@@ -259,7 +259,7 @@ class PrunePlan:
 
         table = markdown.table(("stream", "objects", "size", "unused", "left alone"), map(row, self.streams))
         return (
-            f"### Prune\n\n{markdown.code(self.repository)}: {self.objects:,} objects are deleted, {format_size(self.bytes)}\n\n"
+            f"### Prune\n\n{markdown.code(self.repository)}: objects to delete: {self.objects:,}, {format_size(self.bytes)}\n\n"
             f"{table}\n\n{markdown.steps(self.steps)}".rstrip()
             + "\n"
         )

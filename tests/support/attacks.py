@@ -387,7 +387,7 @@ ATTACKS = [
         "fills the store with objects",
         lambda i: i.theirs.create("objects/orders/aa/big", b"\x00" * 3_000_000),
         noticed_by="prune REPOSITORY",
-        says="1 objects are deleted, 2.9 MiB",
+        says="objects to delete: 1, 2.9 MiB",
     ),
     a("backup", "writes into the checkpoint", lambda i: i.checkpoint.replace("offsets/9", b"rubbish"), "always"),
     a("verify", "writes over an object", lambda i: i.theirs.replace(i.file, b"rubbish"), "always"),

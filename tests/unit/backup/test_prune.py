@@ -86,7 +86,7 @@ def test_what_only_an_expired_backup_listed_goes(place: Location) -> None:
     assert planned.bytes == sum({e.object: e.size for e in older.files if e.object in alone}.values())
     assert json.loads(json.dumps(planned.to_json())) == planned.to_json()
     text = planned.to_markdown()
-    assert f"{len(alone)} objects are deleted, {format_size(planned.bytes)}" in text
+    assert f"objects to delete: {len(alone)}, {format_size(planned.bytes)}" in text
     (row,) = (line for line in text.splitlines() if line.startswith("| orders |"))
     assert f"| {format_size(planned.bytes)} | " in row
     outcome = apply_prune(opened(place), planned, made_by="me")

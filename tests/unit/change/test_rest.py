@@ -172,8 +172,9 @@ class TestSilence:
         )
         assert error.hint == (
             "stop the query. Then (1) say so: query_is_stopped / --query-is-stopped; or (2) give a probe that can report it: the "
-            "driver's progress lines (--progress-log), the application's address in Spark's REST interface (--spark-api), or a command "
-            "(--stopped-if); or (3) leave it without a change for 2700 s and allow that wait (wait_at_most / --wait-at-most)"
+            "driver's progress lines (--progress-log), the application's address in Spark's REST interface (--spark-api), or a "
+            "command (--stopped-if); or (3) leave it without a change for 2700 s and allow that wait (wait_at_most / "
+            "--wait-at-most)"
         )
 
     @pytest.mark.parametrize(
