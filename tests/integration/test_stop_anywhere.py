@@ -19,7 +19,7 @@ from airflow_ckpt_provider.backup.repository import Repository
 from airflow_ckpt_provider.backup.verify import ReadData, verify_backup
 from airflow_ckpt_provider.storage.local_store import LocalStore
 from airflow_ckpt_provider.storage.opening import open_location
-from tests.support.killed_repository import back_up, killed_after, killed_within, restore
+from tests.support.killed_repository import back_up, killed_after, killed_within, restore, seconds_of
 from tests.support.streams import sink
 from tests.support.streams.data import put_files
 from tests.support.streams.spark_host import SparkHost
@@ -103,11 +103,11 @@ def test_a_backup_killed_after_any_write_is_completed_by_the_next(stream: Stream
 
 
 def test_a_backup_killed_at_any_moment_is_completed_by_the_next(stream: Stream, tmp_path: Path) -> None:
-    moments = random.Random(7)
+    moments, took = random.Random(7), seconds_of(back_up, stream.early, tmp_path / "whole")
     killed = 0
     for number in range(20):
         repository = tmp_path / f"repository-{number}"
-        killed += killed_within(moments.uniform(0, 0.6), back_up, stream.early, repository)
+        killed += killed_within(moments.uniform(0, took), back_up, stream.early, repository)
         back_up(LocalStore(), stream.early, repository, workers=4)
         _is_complete_backup(repository, of=stream)
     assert killed
@@ -173,13 +173,13 @@ def test_a_restore_killed_at_any_moment(stream: Stream, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     restore(LocalStore(), stream.repository, whole, workers=4)
     wanted = _visible(whole)
-    moments = random.Random(11)
+    moments, took = random.Random(11), seconds_of(restore, stream.repository, tmp_path / "timed")
     verdicts = []
     for number in range(12):
         target, repository = tmp_path / f"target-{number}", tmp_path / f"repository-{number}"
         shutil.copytree(stream.late, target)
         shutil.copytree(stream.repository, repository)
-        killed_within(moments.uniform(0.05, 0.6), restore, repository, target, replace=True)
+        killed_within(moments.uniform(0, took), restore, repository, target, replace=True)
         verdicts.append(_judge_then_complete(stream, target, wanted, replace=True, repository=repository))
     assert set(verdicts) <= {f"batch {_LATER}", "refused", f"batch {_BACKED_UP}"}
 

@@ -9,6 +9,7 @@ import copy
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -134,6 +135,13 @@ def killed_within(seconds: float, work: Callable[..., None], *arguments: Any, **
     if process.exitcode not in (0, -9):
         raise AssertionError(f"{work.__name__} failed with {process.exitcode}")
     return process.exitcode == -9
+
+
+def seconds_of(work: Callable[..., None], *arguments: Any, **options: Any) -> float:
+    """How long ``work`` takes that nobody kills: moments before that come in time, however fast the machine is."""
+    began = time.monotonic()
+    assert not killed_within(300, work, *arguments, **options)
+    return time.monotonic() - began
 
 
 def _run(changes: int | None, work: Callable[..., None], arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
