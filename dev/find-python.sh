@@ -1,6 +1,6 @@
 #!/bin/sh
 # Print a Python that the locked versions run on, or say in one line what is missing (exit 2). It is the one that PYTHON names, or
-# the first on PATH that was built with optimizations (the tests need a quarter more time without), or else the first one.
+# the first on PATH that was built with optimizations (the tests need a fifth more time without), or else the first one.
 set -f
 first='' without_venv=''
 try() { # Run it: a shim may stand on PATH for a Python that is not installed.
@@ -11,9 +11,10 @@ try() { # Run it: a shim may stand on PATH for a Python that is not installed.
 }
 # A distribution's own is optimized, and its sysconfig does not say so.
 optimized='import sys, sysconfig; c = str(sysconfig.get_config_var("CONFIG_ARGS")); sys.exit("--enable-optimizations" not in c and sys.base_prefix != "/usr")'
-if [ -n "${PYTHON:-}" ] && try "$PYTHON"; then
-    command -v "$PYTHON"
-    exit 0
+if [ -n "${PYTHON:-}" ]; then
+    try "$PYTHON" && command -v "$PYTHON" && exit 0
+    echo "PYTHON=$PYTHON is no Python 3.11, 3.12 or 3.13 with the module venv; name another one, or none" >&2
+    exit 2
 fi
 for name in python3 python3.11 python3.12 python3.13 python; do
     IFS=:

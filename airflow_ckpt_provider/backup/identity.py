@@ -100,32 +100,37 @@ def is_same_stream(repository: Repository, manifest: Manifest, place: Location, 
     )
 
 
-def newest_of_place(repository: Repository, manifest: Manifest, place: Location) -> Manifest | None:
-    """The newest backup of another stream at a place; ``None``: none can be read, or the place is that of ``manifest``.
+def other_stream_at(repository: Repository, manifest: Manifest, place: Location) -> Manifest | None:
+    """The newest backup of another stream that was taken at a place; ``None``: there is none, or ``manifest`` is of that place.
 
     :param repository: the repository.
-    :param manifest: a backup whose stream is not meant.
+    :param manifest: a backup of the stream that is not meant.
     :param place: a checkpoint, or where one was.
+    :raises CkptError: backups under another name cannot be read, so that it is not known.
     """
     if is_place(place, manifest.checkpoint):
         return None
 
-    def newest(name: str) -> Manifest | None:
-        with suppress(CkptError):
+    def newest(name: str) -> Manifest | CkptError | None:
+        unread = None
+        try:
             for backup_id in reversed(repository.backup_ids(name)):
-                with suppress(CkptError):
+                try:
                     return repository.read_manifest(name, backup_id, with_files=False)
-        return None
+                except CkptError as e:
+                    unread = e
+        except CkptError as e:
+            unread = e
+        return unread
 
-    try:
-        names = [name for name in repository.names() if name != manifest.name]
-    except CkptError as e:  # whoever may read one stream only can restore it
-        log.warning("whether %s is the place of another stream is not known: %s", place, e)
-        return None
-    found = in_parallel(newest, names)
-    of_place = [m for m in found if m and is_place(place, m.checkpoint)]
-    last = max(of_place, key=lambda m: m.created, default=None)
-    return None if last is None or is_same_stream(repository, manifest, place, last.query_id) else last
+    found = in_parallel(newest, [name for name in repository.names() if name != manifest.name])
+    of_place = [m for m in found if isinstance(m, Manifest) and is_place(place, m.checkpoint)]
+    for last in sorted(of_place, key=lambda m: m.created, reverse=True):
+        return None if is_same_stream(repository, manifest, place, last.query_id) else last
+    for error in found:
+        if isinstance(error, CkptError):
+            raise error
+    return None
 
 
 def _changes_known(repository: Repository, checkpoint: Location) -> list[IdChange]:

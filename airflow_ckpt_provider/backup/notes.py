@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -53,6 +53,7 @@ class Hold:
 
     :param number: of the event; the next one is one more.
     :param expires: ids of the expires that are about to remove it, for ``GOING``. Each adds its own to those that it finds.
+    :param is_new: this call has written it; else it was there already, or there is none.
     """
 
     event: HoldEvent
@@ -61,6 +62,7 @@ class Hold:
     made_by: str
     at: str
     expires: tuple[str, ...] = ()
+    is_new: bool = field(default=False, compare=False)
 
     @property
     def is_held(self) -> bool:
@@ -146,7 +148,7 @@ def _set(
         if made := write_event(repository, manifest.name, manifest.backup_id, now, event, reason, made_by):
             # Written before this look: an expire that had not seen it would have had to take the same number.
             repository.read_manifest(manifest.name, manifest.backup_id, with_files=False)
-            return made
+            return replace(made, is_new=True)
 
 
 def write_event(

@@ -71,7 +71,7 @@ def test_two_streams_stay_two(lake: Lake) -> None:
     assert lake.query_id("orders/_checkpoint") == QUERY_ID
     refused = lake.command(*into, "--name", "payments._checkpoint", *stopped)
     assert refused.code == 1
-    assert f"other_query (the target holds query {QUERY_ID}, and the backup is of query {OTHER}" in refused.err
+    assert f"other_query (the target belongs to query {QUERY_ID}, and the backup is of query {OTHER}" in refused.err
     assert "--accept other_query" in refused.err
     assert lake.query_id("orders/_checkpoint") == QUERY_ID
     accepted = lake.command(*into, "--name", "payments._checkpoint", *stopped, "--accept", "other_query")

@@ -178,11 +178,9 @@ def running_s3_server(directory: Path) -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """One server for the session; take a bucket each with ``s3_server.make_bucket()``."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, running_s3_server(tmp_path_factory.mktemp("s3")) as server:
         _read_descriptions_once(patch)
-        patch.setenv("GOMAXPROCS", "1")  # on one core weed needs a fifth less time of the processor
-        with running_s3_server(tmp_path_factory.mktemp("s3")) as server:
-            yield server
+        yield server
 
 
 def _read_descriptions_once(patch: pytest.MonkeyPatch) -> None:

@@ -216,11 +216,12 @@ def machine(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     for name in ("sed", "head", "echo"):
         (programs / name).symlink_to(shutil.which(name) or name)
 
-    def run(script: str, **commands: str) -> subprocess.CompletedProcess[str]:
+    def run(script: str, named: str = "", **commands: str) -> subprocess.CompletedProcess[str]:
         for name, body in commands.items():
             (programs / name).write_text(f"#!/bin/sh\n{body}\n")
             (programs / name).chmod(0o755)
-        env = {k: v for k, v in os.environ.items() if k not in ("JAVA_HOME", "PYTHON")} | {"PATH": str(programs)}
+        env = {k: v for k, v in os.environ.items() if k not in ("JAVA_HOME", "PYTHON")}
+        env |= {"PATH": str(programs), "PYTHON": named}
         return subprocess.run(
             ["/bin/sh", str(ROOT / "dev" / script)], env=env, capture_output=True, text=True, check=False
         )
@@ -279,8 +280,17 @@ def test_a_shim_without_a_python_behind_it_is_passed_over(
     assert Path(done.stdout.strip()).name == "python3.11"
 
 
+def test_a_python_that_was_named_and_does_not_run_is_not_replaced_by_another(
+    machine: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    """A matrix of versions would test one of them twice."""
+    done = machine("find-python.sh", "python3.12", python3="exit 0", **{"python3.12": "exit 1"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("PYTHON=python3.12 is no Python 3.11, 3.12 or 3.13 ")
+
+
 def test_a_python_with_optimizations_is_preferred(machine: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    """Of those on PATH; the tests need a quarter more time with the other."""
+    """Of those on PATH; the tests need a fifth more time with the other."""
     slow = 'case "$2" in *optimizations*) exit 1; esac'
     assert Path(machine("find-python.sh", python3=slow).stdout.strip()).name == "python3"
     assert Path(machine("find-python.sh", python3=slow, python="exit 0").stdout.strip()).name == "python"

@@ -10,24 +10,22 @@ from airflow_ckpt_provider.cli.calling import Answer, Call
 
 def hold(call: Call) -> Answer:
     """Hold a backup."""
-    repository, manifest, before = _backup(call)
+    repository, manifest = _backup(call)
     word = notes.hold(repository, manifest, reason=call.args.reason, made_by=call.made_by)
-    return _answer(call, manifest, word, f"was held already: {word.reason}" if word == before else "is held now")
+    return _answer(call, manifest, word, "is held now" if word.is_new else f"was held already: {word.reason}")
 
 
 def release(call: Call) -> Answer:
     """Release a backup."""
-    repository, manifest, before = _backup(call)
+    repository, manifest = _backup(call)
     dead = call.args.expire_is_dead
     word = notes.release(repository, manifest, reason=call.args.reason, made_by=call.made_by, dead_expires=dead)
-    is_new = before is not None and word != before
-    return _answer(call, manifest, word, "is released" if is_new else "was not held: nothing was changed")
+    return _answer(call, manifest, word, "is released" if word.is_new else "was not held: nothing was changed")
 
 
-def _backup(call: Call) -> tuple[Repository, Manifest, notes.Hold | None]:
+def _backup(call: Call) -> tuple[Repository, Manifest]:
     repository = Repository.open(call.places(call.args.repository, role="repository"))
-    manifest = repository.manifest(call.args.backup, name=call.args.name)
-    return repository, manifest, notes.hold_of(repository, manifest.name, manifest.backup_id)
+    return repository, repository.manifest(call.args.backup, name=call.args.name)
 
 
 def _answer(call: Call, manifest: Manifest, word: notes.Hold, says: str) -> Answer:

@@ -64,6 +64,7 @@ class RestorePlan(Plan):
     :param observed: URI of the former version of a flow, where the target is its next one; else empty.
     :param other_query: id of the query whose checkpoint is replaced, or that the flow ran as before, or that was backed up from
         this place under another name, if it is not known to be the backup's query; else empty.
+    :param not_compared: why it is not known whether the place is another stream's; else empty.
     :param chain: the restore of several streams that it is a part of: see
         :func:`~airflow_ckpt_provider.change.plan.chain_command`; ``None``: it is a restore of its own.
     :param is_prepared: the backup was found whole already, and is kept from being pruned.
@@ -87,6 +88,7 @@ class RestorePlan(Plan):
     continued: bool = False
     observed: str = ""
     other_query: str = ""
+    not_compared: str = ""
     chain: Mapping[str, str] | None = None
     is_prepared: bool = False
     kept: KeptContents | None = field(default=None, repr=False, compare=False)
@@ -120,10 +122,8 @@ class RestorePlan(Plan):
 
     @property
     def _holder(self) -> str:
-        """Where the other query is. The next version of a flow is empty, and the target may be."""
-        if self.observed:
-            return "the former version of the flow holds"
-        return "the target holds" if self.replacing else "the newest backup of this place holds"
+        """What the other query's was: a checkpoint that is there, or that was backed up from there."""
+        return "the former version of the flow holds" if self.observed else "the target belongs to"
 
     @property
     def _risk_of_query(self) -> tuple[Risk, ...]:
@@ -371,7 +371,8 @@ class RestorePlan(Plan):
         if self.already_done:
             return self.sink.verdict if self.sink else Verdict.SAFE
         of_sink = self.sink.verdict if self.sink else Verdict.UNKNOWN
-        return Verdict.UNKNOWN if self.other_query and of_sink is Verdict.SAFE else of_sink
+        not_safe = self.other_query or self.not_compared
+        return Verdict.UNKNOWN if not_safe and of_sink is Verdict.SAFE else of_sink
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -383,6 +384,8 @@ class RestorePlan(Plan):
         goes_on = f"The query continues with batch {n + 1} from the sources' offsets of batch {n}."
         sources = f"{goes_on} Sources must still have that data."
         of_query = tuple(f"Another query: {risk.why}." for risk in self._risk_of_query)
+        if self.not_compared:
+            of_query += (f"It is not known whether the target was another stream's: {self.not_compared}.",)
         if self.sink:
             return (*of_query, sources, *self.sink.reasons)
         return (

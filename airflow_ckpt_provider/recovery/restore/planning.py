@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace as replace_fields
 from typing import Any
 
 from airflow_ckpt_provider.backup.content_checks import content_damage, read_content
 from airflow_ckpt_provider.backup.file_entry import FileEntry
-from airflow_ckpt_provider.backup.identity import is_same_stream, newest_of_place
+from airflow_ckpt_provider.backup.identity import is_same_stream, other_stream_at
 from airflow_ckpt_provider.backup.manifest import Manifest
 from airflow_ckpt_provider.backup.records import new_plan_id
 from airflow_ckpt_provider.backup.repository import Repository
@@ -20,7 +21,7 @@ from airflow_ckpt_provider.change.set_aside import SetAside
 from airflow_ckpt_provider.change.target import Target, check_alone, inspect_target
 from airflow_ckpt_provider.checkpoint.query_id import METADATA_FILE, parse_query_id
 from airflow_ckpt_provider.checkpoint.seal import Seal
-from airflow_ckpt_provider.errors import RefusedError, SealedError, UnreadableLogError
+from airflow_ckpt_provider.errors import CkptError, RefusedError, SealedError, UnreadableLogError
 from airflow_ckpt_provider.parallel import in_parallel, side_by_side
 from airflow_ckpt_provider.recovery.restore.plan import INTO_EMPTY, REPLACING, RestorePlan, restore_command
 from airflow_ckpt_provider.recovery.restore.relocate import holds_absolute_paths, original_place, relocated, spark_uri
@@ -66,7 +67,7 @@ def plan_restore(
         refuse_damage(manifest, [d.message for d in check_structure(repository, manifest, entries)])
         return inspect_target(target)
 
-    of_place, there = side_by_side(lambda: newest_of_place(repository, manifest, target), checked)
+    (backed_up, not_compared), there = side_by_side(lambda: _backed_up_query(repository, manifest, target), checked)
     begun = there.seal if there.seal and (there.seal.plan_id != seal_id or _is_of_restore(there.seal)) else None
     kept = (repository.kept_plan(begun.plan_id) if begun else None) or {}
     target_uri = target_uri or str(kept.get("target_uri") or "")
@@ -102,20 +103,27 @@ def plan_restore(
             hint="replace is for checkpoints only; choose an empty place",
         )
     check_alone(there, there.files)
-    return replace_fields(plan, other_query=_other_query(repository, manifest, there, of_place))
+    if query_id := _query_at(there):
+        same = is_same_stream(repository, manifest, target, query_id)
+        return replace_fields(plan, other_query="" if same else query_id)
+    return replace_fields(plan, other_query=backed_up, not_compared=not_compared)
 
 
-def _other_query(repository: Repository, manifest: Manifest, there: Target, of_place: Manifest | None) -> str:
-    """The id of a query whose checkpoint is, or was, at the target; empty where it is the same, or cannot be read."""
-    if there.is_empty:
-        return of_place.query_id if of_place else ""
-    if METADATA_FILE not in there.visible:
-        return ""
+def _query_at(there: Target) -> str:
+    """The id of the query whose checkpoint is at the target; empty if no id of one can be read."""
+    if METADATA_FILE in there.visible:
+        with suppress(UnreadableLogError, FileNotFoundError):
+            return parse_query_id(there.location.read(METADATA_FILE))
+    return ""
+
+
+def _backed_up_query(repository: Repository, manifest: Manifest, target: Location) -> tuple[str, str]:
+    """The id of another stream's query that was backed up from the target, or empty; and why that is not known."""
     try:
-        query_id = parse_query_id(there.location.read(METADATA_FILE))
-    except (UnreadableLogError, FileNotFoundError):
-        return ""
-    return "" if is_same_stream(repository, manifest, there.location, query_id) else query_id
+        other = other_stream_at(repository, manifest, target)
+    except CkptError as e:
+        return "", e.message
+    return other.query_id if other else "", ""
 
 
 def _check_place(repository: Repository, manifest: Manifest, target: Location) -> None:

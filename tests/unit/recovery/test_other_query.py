@@ -53,15 +53,15 @@ def test_it_is_refused_until_it_is_accepted(place: Location, orders: Location, p
     made = plan(place, payments, sink=SinkAnswer(Verdict.SAFE, ("the sink says so",)))
     before = contents(orders)
     why = (
-        f"the target holds query {QUERY_ID}, and the backup is of query {OTHER} of {(place / 'payments').uri}; nothing shows "
-        "that they are one stream"
+        f"the target belongs to query {QUERY_ID}, and the backup is of query {OTHER} of {(place / 'payments').uri}; nothing "
+        "shows that they are one stream"
     )
     assert [(risk.word, risk.why) for risk in made.risks] == [("other_query", why)]
     assert made.verdict is Verdict.UNKNOWN
     assert made.reasons[0] == f"Another query: {why}."
     document = made.to_json()
     assert (document["query_id"], document["other_query"], document["accept"]) == (OTHER, QUERY_ID, ["other_query"])
-    assert f"| query | `{OTHER}`; the target holds `{QUERY_ID}` |" in made.to_markdown()
+    assert f"| query | `{OTHER}`; the target belongs to `{QUERY_ID}` |" in made.to_markdown()
     with pytest.raises(RefusedError, match="needs somebody to accept: other_query") as error:
         apply_restore(made, rest=STOPPED)
     assert "--accept other_query (accept=['other_query'])" in str(error.value.hint)
@@ -176,7 +176,7 @@ class TestIntoAnEmptyPlace:
         assert [(risk.word, risk.why) for risk in made.risks] == [
             (
                 "other_query",
-                f"the newest backup of this place holds query {QUERY_ID}, and the backup is of query {OTHER} of "
+                f"the target belongs to query {QUERY_ID}, and the backup is of query {OTHER} of "
                 f"{(place / 'payments').uri}; nothing shows that they are one stream",
             )
         ]
@@ -193,8 +193,28 @@ class TestIntoAnEmptyPlace:
     def test_a_place_of_nobody(self, place: Location, payments: Manifest) -> None:
         assert plan(place, payments).risks == ()
 
-    def test_backups_that_cannot_be_read_say_nothing(self, place: Location, lost: Location, payments: Manifest) -> None:
+    def test_a_torn_checkpoint_that_has_lost_its_id(
+        self, place: Location, orders: Location, payments: Manifest
+    ) -> None:
+        back_up(place, "orders")
+        orders.delete("metadata")
+        assert [risk.word for risk in plan(place, payments).risks] == ["other_query"]
+
+    def test_with_backups_that_cannot_be_read_it_is_not_known(
+        self, place: Location, lost: Location, payments: Manifest
+    ) -> None:
         kept = repository(place)
-        path = kept.manifest(name="orders").path
-        kept.location.replace(path, b"{")
-        assert plan(place, payments).risks == ()
+        kept.location.replace(kept.manifest(name="orders").path, b"{")
+        made = plan(place, payments, sink=SinkAnswer(Verdict.SAFE, ("the sink says so",)))
+        assert (made.verdict, made.risks) == (Verdict.UNKNOWN, ())
+        assert made.reasons[0].startswith("It is not known whether the target was another stream's: ")
+
+    def test_an_older_backup_that_can_be_read_is_enough(
+        self, place: Location, orders: Location, payments: Manifest
+    ) -> None:
+        back_up(place, "orders")
+        newest = back_up(place, "orders").manifest.path
+        for path in contents(orders):
+            orders.delete(path)
+        repository(place).location.replace(newest, b"{")
+        assert [risk.word for risk in plan(place, payments).risks] == ["other_query"]

@@ -292,7 +292,7 @@ class TestAllOrNone:
     def test_another_query_has_to_be_accepted(self, application: Application) -> None:
         backed_up_and_gone_on(application)
         (application.root / "returns").replace("metadata", metadata("99999999-0000-4000-8000-000000000009"))
-        with pytest.raises(RefusedError, match=r"other_query .returns: the target holds query 99999999"):
+        with pytest.raises(RefusedError, match=r"other_query .returns: the target belongs to query 99999999"):
             application.restored()
         assert application.sealed() == []
         application.restored(accept=["other_query"])
